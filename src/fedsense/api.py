@@ -1,0 +1,84 @@
+"""What a notebook user calls: ``fedsense.run`` and ``fedsense.compare``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from fedsense.data import load
+from fedsense.engine.rounds import Engine, Listener, Settings
+from fedsense.errors import UserError, nearest
+from fedsense.evaluation.summary import check_selection
+from fedsense.federation import Federation
+from fedsense.method import Method
+from fedsense.methods import find_method
+from fedsense.models.network import Network
+from fedsense.models.spec import ModelSpec
+from fedsense.options import checked, options_of
+from fedsense.result import Grid, Result, comparison
+
+
+def run(
+    federation: Federation | str,
+    method: str | Method = "fedavg",
+    model: str | list[str] | Callable[[tuple[int, ...], int], Network] | ModelSpec = "coad-cnn",
+    rounds: int = 20,
+    seed: int = 0,
+    *,
+    progress: bool = True,
+    summary: str = "final",
+    out: str | Path | None = None,
+    listeners: Sequence[Listener] = (),
+    **options: Any,
+) -> Result:
+    """Train personal models on a federation.
+
+    ``options`` are hyper-parameters of the method (``lr=0.05, epochs=2``) and settings of the run
+    (``participation=0.1, every=5, metrics=("accuracy",), workers=1``). With ``out`` the run is kept in that folder, and
+    calling again with the same arguments goes on where it was stopped.
+    """
+    check_selection(summary)
+    if isinstance(federation, str):
+        federation = load(federation, seed=seed)
+    kinds = {f.name: f.type for f in fields(Settings)}
+    chosen = {name: options.pop(name) for name in list(options) if name in kinds}
+    settings = Settings(rounds=rounds, seed=seed, **_tuples(chosen))
+    made = _method(method, options, [*kinds])
+    watching = [*listeners]
+    if progress:
+        from fedsense.cli.progress import Progress
+
+        watching.append(Progress.alone(made.name, seed))
+    engine = Engine(federation.check(), made, ModelSpec.of(model), settings, Path(out) if out else None, watching)
+    engine.run()
+    return Result.of(engine, made.name, summary)
+
+
+def compare(*results: Result, selection: str | None = None, weighted: bool = False) -> Grid:
+    """Several results side by side."""
+    if not results:
+        raise UserError("give at least one result to compare")
+    return comparison(results, selection, weighted)
+
+
+def _method(method: str | Method, options: dict[str, Any], others: list[str]) -> Method:
+    kind = find_method(method) if isinstance(method, str) else type(method)
+    allowed = options_of(kind)
+    for name in options:
+        if name not in allowed:
+            raise UserError(
+                f"neither {kind.name} nor a run has an option '{name}'; {nearest(name, [*allowed, *others])}"
+            )
+    own = checked(f"method '{kind.name}'", options, allowed)
+    return kind(**own) if isinstance(method, str) else replace(method, **own)
+
+
+def _tuples(options: dict[str, Any]) -> dict[str, Any]:
+    """``views`` and ``metrics`` as given by a user: a word or a list."""
+    for name in ("views", "metrics"):
+        if name in options:
+            value = options[name]
+            options[name] = (value,) if isinstance(value, str) else tuple(value)
+    return options

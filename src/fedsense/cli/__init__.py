@@ -1,0 +1,52 @@
+"""The command line. Commands import what they need when they run, so that help comes at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+import click
+import typer
+
+from fedsense.cli.commands import app
+from fedsense.errors import FedsenseError
+
+INTERRUPTED = 130
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command; exit with 0 done, 1 failed, 2 the input is wrong, 130 interrupted."""
+    signal.signal(signal.SIGTERM, _stop)
+    sys.exit(_run(arguments))
+
+
+def _run(arguments: list[str] | None) -> int:
+    try:
+        typer.main.get_command(app).main(arguments, prog_name="fedsense", standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort) as stop:
+        _say(f"interrupted{': ' + str(stop) if str(stop) else ''}")
+        return INTERRUPTED
+    except BrokenPipeError:  # whoever read our output has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except FedsenseError as error:
+        if os.environ.get("FEDSENSE_DEBUG"):
+            raise
+        _say(f"error: {error}")
+        return error.exit_code
+    return 0
+
+
+def _say(message: str) -> None:
+    print(message, file=sys.stderr)
+
+
+def _stop(*_: Any) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,172 @@
+"""What users type."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedsense import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fedsense.result import Result
+
+app = typer.Typer(
+    name="fedsense",
+    help="Personalised federated learning for sensing.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, and nothing else.")]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a field: --set training.lr=0.1")
+]
+Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder of the result (default: runs/NAME).")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with what the folder holds.")]
+FromRound = Annotated[
+    int | None,
+    typer.Option("--from-round", metavar="N", help="With --resume: go on from the checkpoint of this round."),
+]
+Summary = Annotated[
+    str | None,
+    typer.Option("--summary", metavar="WHICH", help="final, last-K, validation, or best-on-test."),
+]
+
+
+class Kind(StrEnum):
+    """What can be listed."""
+
+    methods = "methods"
+    models = "models"
+    datasets = "datasets"
+    recipes = "recipes"
+
+
+@app.callback(invoke_without_command=True)
+def top(version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False) -> None:
+    if version:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.command()
+def demo(
+    set_: Set = None, out: Out = None, resume: Resume = False, from_round: FromRound = None, json_: Json = False
+) -> None:
+    """Watch a federation of very different (synthetic) clients learn; about a minute on two cores."""
+    _run("demo", set_ or [], out, resume, from_round, json_)
+
+
+@app.command()
+def run(
+    recipe: Annotated[str, typer.Argument(help="A recipe file, or the name of one that comes with fedsense.")],
+    set_: Set = None,
+    out: Out = None,
+    resume: Resume = False,
+    from_round: FromRound = None,
+    json_: Json = False,
+) -> None:
+    """Run a recipe: every method with every seed."""
+    _run(recipe, set_ or [], out, resume, from_round, json_)
+
+
+@app.command("list")
+def list_(kind: Annotated[Kind, typer.Argument(help="What to list.")], json_: Json = False) -> None:
+    """What there is to choose from."""
+    from fedsense.cli.listing import entries
+
+    rows = entries(kind.value)
+    if json_:
+        print(json.dumps(rows, indent=1))
+    else:
+        _print_rows(rows)
+
+
+@app.command()
+def compare(
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders that `fedsense run` wrote.")],
+    summary: Summary = None,
+    weighted: Annotated[bool, typer.Option("--weighted", help="Weight clients by their test samples.")] = False,
+    json_: Json = False,
+) -> None:
+    """The table again, from disk."""
+    from fedsense.experiment import find_runs
+    from fedsense.result import Result, report_json
+
+    results = [Result.read(run) for folder in folders for run in find_runs(folder)]
+    if json_:
+        print(json.dumps(report_json(results, folders[0] if len(folders) == 1 else None, summary), indent=1))
+        return
+    _print_table(results, summary, weighted)
+    for result in results:
+        if result.done < result.rounds:
+            print(f"{result.folder} is unfinished: {result.done} of {result.rounds} rounds", file=sys.stderr)
+
+
+def _run(
+    source: str, overrides: Sequence[str], out: Path | None, resume: bool, from_round: int | None, as_json: bool
+) -> None:
+    from fedsense.cli.progress import Display
+    from fedsense.errors import UserError
+    from fedsense.experiment import choose_folder, run_recipe
+    from fedsense.recipe import load_recipe
+    from fedsense.result import report_json
+
+    if from_round is not None and not resume:
+        raise UserError("--from-round goes with --resume")
+    recipe = load_recipe(source, overrides)
+    folder = choose_folder(recipe, out, resume)
+    again = ["fedsense", *(["demo"] if source == "demo" else ["run", source])]
+    again += [word for override in overrides for word in ("--set", override)]
+    again += ["--out", str(folder), "--resume"]
+    try:
+        with Display(len(recipe.methods()) * len(recipe.seeds), quiet_output=as_json) as display:
+            display.intro(recipe)
+            results = run_recipe(recipe, folder, resume, from_round, display.listen)
+    except KeyboardInterrupt as stop:
+        raise KeyboardInterrupt(f"nothing is lost; go on with\n  {shlex.join(again)}") from stop
+    if as_json:
+        print(json.dumps(report_json(results, folder), indent=1))
+        return
+    _print_table(results, None, False)
+    print(f"everything is in {folder} (to look at: {folder / 'index.html'})")
+
+
+def _print_table(results: Sequence[Result], summary: str | None, weighted: bool) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    from fedsense.result import comparison
+
+    grid = comparison(results, summary, weighted)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for number, column in enumerate(grid.header):
+        table.add_column(column, justify="right" if number else "left")
+    for row in grid.rows:
+        table.add_row(*row)
+    console = Console()
+    console.print(table)
+    console.print(grid.caption, style="dim", highlight=False)
+
+
+def _print_rows(rows: Sequence[dict[str, str | int]]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for column in rows[0]:
+        table.add_column(column, overflow="fold", no_wrap=column == "name")
+    for row in rows:
+        table.add_row(*(f"{cell:,}" if isinstance(cell, int) else cell for cell in row.values()))
+    Console().print(table)

@@ -1,0 +1,137 @@
+"""How a run goes, while it goes: a live display on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, ProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bars
+from rich.progress import Task as Bar
+from rich.text import Text
+
+from fedsense.engine.rounds import Engine, Listener
+from fedsense.evaluation.summary import curve
+
+if TYPE_CHECKING:
+    from fedsense.recipe import Recipe
+
+SECONDS_BETWEEN_LINES = 5.0
+
+
+class Display:
+    """The progress of all runs of an experiment, on the terminal (or, with ``quiet_output``, on standard error).
+
+    It is drawn when something happens, never by a thread: worker processes are forked while it is up.
+    """
+
+    def __init__(self, runs: int, quiet_output: bool = False) -> None:
+        self.console = Console(stderr=quiet_output, highlight=False)
+        self.live = self.console.is_terminal
+        self.runs = runs
+        self.bars = Bars(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            TextColumn("round {task.fields[round]}/{task.fields[rounds]}"),
+            TextColumn("{task.fields[clients]}", style="dim"),
+            TextColumn("{task.fields[scores]}"),
+            TimeElapsedColumn(),
+            _Left(),
+            console=self.console,
+            auto_refresh=False,
+            expand=True,
+        )
+
+    def __enter__(self) -> Display:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        if self.live and self.bars.live.is_started:
+            self.bars.refresh()
+            self.bars.stop()
+
+    def intro(self, recipe: Recipe) -> None:
+        what = f"{recipe.name}: {len(recipe.methods())} methods, {len(recipe.seeds)} seed(s), {recipe.rounds} rounds"
+        self.console.print(what + (f" — {recipe.description}" if recipe.description else ""))
+
+    def listen(self, label: str, seed: int) -> list[Listener]:
+        return [Progress(self, label, seed)]
+
+
+class Progress(Listener):
+    """One run's line of the display."""
+
+    def __init__(self, display: Display, label: str, seed: int) -> None:
+        self.display = display
+        self.name = f"{label}" + (f" · seed {seed}" if display.runs > 1 else "")
+        self.alone_in_display = False
+        self._said = 0.0
+
+    @staticmethod
+    def alone(label: str, seed: int) -> Progress:
+        """A display for a single run."""
+        listener = Progress(Display(1), label, seed)
+        listener.alone_in_display = True
+        return listener
+
+    def started(self, engine: Engine) -> None:
+        self._began, self._from = time.monotonic(), engine.round
+        if not self.display.live:
+            return
+        if not self.display.bars.live.is_started:
+            self.display.bars.start()
+        rounds = engine.settings.rounds
+        self.task = self.display.bars.add_task(
+            self.name, total=rounds, completed=engine.round, round=engine.round, rounds=rounds, clients="", scores=""
+        )
+        self.display.bars.refresh()
+
+    def client_done(self, engine: Engine, round: int, done: int, total: int) -> None:
+        if self.display.live:
+            self.display.bars.update(
+                self.task, completed=round - 1 + done / total, round=round, clients=f"{done}/{total} clients"
+            )
+            self.display.bars.refresh()
+
+    def round_done(self, engine: Engine, round: int) -> None:
+        text = _scores(engine)
+        if self.display.live:
+            self.display.bars.update(self.task, completed=round, scores=text)
+            self.display.bars.refresh()
+            return
+        now, rounds = time.monotonic(), engine.settings.rounds
+        if round == rounds or now - self._said >= SECONDS_BETWEEN_LINES:
+            self._said = now
+            left = (now - self._began) / (round - self._from) * (rounds - round)
+            self.display.console.print(
+                f"{self.name}: round {round}/{rounds}, {text}, {left:.0f} s left", soft_wrap=True
+            )
+
+    def stopped(self, engine: Engine) -> None:
+        if self.alone_in_display:
+            self.display.__exit__(None, None, None)
+
+
+class _Left(ProgressColumn):
+    """Time left, from this run's own pace."""
+
+    def render(self, task: Bar) -> Text:
+        if task.finished or not task.speed or task.remaining is None:
+            return Text("")
+        return Text(f"{task.remaining / task.speed:4.0f} s left", style="dim")
+
+
+def _scores(engine: Engine) -> str:
+    """Each view's first metric, as last scored."""
+    history = engine.record.scores
+    if not history:
+        return "not scored yet"
+    latest = history[-1]["scores"]
+    parts = []
+    for view, splits in latest.items():
+        metric = next(iter(splits["test"]))
+        value = curve(history[-1:], view, metric)[0][1]
+        parts.append(f"{view} {value:.3f}")
+    return " ".join(parts)

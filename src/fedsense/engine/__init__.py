@@ -1,0 +1,1 @@
+"""Rounds, executors, checkpoints and the ledger."""

@@ -1,0 +1,185 @@
+"""Checkpoints: safetensors and JSON, written so that a run killed at any moment can go on, to the bit.
+
+    checkpoints/round-00012.json            manifest: what belongs to the checkpoint, with digests; written last
+    checkpoints/server-00012.safetensors    the server's Bundle
+    checkpoints/clients-00012.safetensors   states of the clients that changed since the checkpoint before
+
+A manifest names, for every client, the file its state is in; older files stay as long as a manifest needs them. The
+last two manifests are kept, so that a damaged one has a good one before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedsense.bundle import Bundle, flatten, from_bytes, to_bytes, unflatten
+from fedsense.errors import CheckpointError
+
+FORMAT = 1
+KEPT = 2
+
+
+@dataclass
+class Checkpoint:
+    """Where a run stands after a round."""
+
+    round: int
+    server: Bundle
+    clients: dict[str, Bundle]  # what each client keeps, as "state/…" and "model/…" groups
+    lengths: dict[str, int]  # bytes of the record files that belong to it
+    files: dict[str, str] = field(default_factory=dict)  # client -> file its state is in
+    digests: dict[str, dict[str, Any]] = field(default_factory=dict)  # file -> its size and digest
+    scores: dict[str, Any] = field(default_factory=dict)  # client -> scores of a model that has not changed since
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """The whole file or none of it, even if the power goes."""
+    half = path.with_name(path.name + ".partial")
+    with half.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    half.replace(path)
+
+
+def save(folder: Path, checkpoint: Checkpoint, changed: Iterable[str]) -> None:
+    """Write a checkpoint; only clients in ``changed`` are written anew. Updates its ``files`` and ``digests``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = {f"server-{checkpoint.round:05}.safetensors": to_bytes(checkpoint.server)}
+    moved = {client: checkpoint.clients[client] for client in changed}
+    if moved:
+        name = f"clients-{checkpoint.round:05}.safetensors"
+        written[name] = to_bytes({_quote(client): flatten(bundle) for client, bundle in moved.items()})
+        checkpoint.files |= dict.fromkeys(moved, name)
+    for name, data in written.items():
+        write_atomically(folder / name, data)
+        checkpoint.digests[name] = {"bytes": len(data), "digest": _digest(data)}
+    needed = {*written, *checkpoint.files.values()}
+    checkpoint.digests = {name: entry for name, entry in checkpoint.digests.items() if name in needed}
+    manifest = {
+        "format": FORMAT,
+        "round": checkpoint.round,
+        "files": checkpoint.digests,
+        "clients": checkpoint.files,
+        "lengths": checkpoint.lengths,
+        "scores": checkpoint.scores,
+    }
+    manifest["digest"] = _digest(_canonical(manifest))
+    write_atomically(folder / f"round-{checkpoint.round:05}.json", json.dumps(manifest, indent=1).encode())
+    _forget_old(folder)
+
+
+def load(folder: Path, at: int | None = None) -> Checkpoint | None:
+    """The newest checkpoint (or the one of round ``at``), or None where there is none; damage is refused."""
+    manifests = _manifests(folder)
+    if at is not None:
+        manifests = [path for path in manifests if _round_of(path) == at]
+    if not manifests:
+        return None
+    newest = manifests[-1]
+    try:
+        return _read(newest)
+    except CheckpointError as error:
+        good = next((path for path in reversed(_manifests(folder)) if path != newest and _sound(path)), None)
+        offer = (
+            f"the one of round {_round_of(good)} is sound: go on from it with --resume --from-round {_round_of(good)}"
+            if good
+            else "there is no sound one before it: run anew in another folder (--out)"
+        )
+        raise CheckpointError(f"checkpoint of round {_round_of(newest)} refused: {error}; {offer}") from error
+
+
+def discard_after(folder: Path, round: int) -> None:
+    """Forget checkpoints newer than ``round``."""
+    for path in _manifests(folder):
+        if _round_of(path) > round:
+            path.unlink()
+
+
+def _read(path: Path) -> Checkpoint:
+    folder = path.parent
+    try:
+        manifest: dict[str, Any] = json.loads(path.read_bytes())
+        digest = manifest.pop("digest")
+    except (ValueError, KeyError, AttributeError) as error:
+        raise CheckpointError(f"{path.name} is not a whole manifest") from error
+    if digest != _digest(_canonical(manifest)):
+        raise CheckpointError(f"{path.name} was altered (its digest does not match)")
+    if manifest["format"] != FORMAT:
+        raise CheckpointError(f"{path.name} has format {manifest['format']}; this version reads format {FORMAT}")
+    data = {name: _verified(folder / name, entry) for name, entry in manifest["files"].items()}
+    server = from_bytes(data[f"server-{manifest['round']:05}.safetensors"])
+    packed = {name: from_bytes(data[name]) for name in set(manifest["clients"].values())}
+    clients = {client: unflatten(packed[name].get(_quote(client), {})) for client, name in manifest["clients"].items()}
+    return Checkpoint(
+        round=manifest["round"],
+        server=server,
+        clients=clients,
+        lengths=manifest["lengths"],
+        files=manifest["clients"],
+        digests=manifest["files"],
+        scores=manifest["scores"],
+    )
+
+
+def _verified(path: Path, entry: Mapping[str, Any]) -> bytes:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path.name} is missing") from error
+    if len(data) != entry["bytes"]:
+        raise CheckpointError(f"{path.name} is truncated ({len(data)} of {entry['bytes']} bytes)")
+    if _digest(data) != entry["digest"]:
+        raise CheckpointError(f"{path.name} was altered (its digest does not match)")
+    return data
+
+
+def _sound(path: Path) -> bool:
+    try:
+        _read(path)
+    except CheckpointError:
+        return False
+    return True
+
+
+def _forget_old(folder: Path) -> None:
+    manifests = _manifests(folder)
+    for path in manifests[:-KEPT]:
+        path.unlink()
+    needed = {name for path in manifests[-KEPT:] for name in _files_of(path)}
+    for path in folder.glob("*.safetensors"):
+        if path.name not in needed:
+            path.unlink()
+
+
+def _files_of(manifest: Path) -> list[str]:
+    try:
+        return list(json.loads(manifest.read_bytes())["files"])
+    except (ValueError, KeyError, TypeError):
+        return []  # damaged: it cannot be used any more, and what only it named can go
+
+
+def _manifests(folder: Path) -> list[Path]:
+    return sorted(folder.glob("round-*.json"))
+
+
+def _round_of(path: Path) -> int:
+    return int(path.stem.removeprefix("round-"))
+
+
+def _canonical(manifest: Mapping[str, Any]) -> bytes:
+    return json.dumps(manifest, sort_keys=True).encode()
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def _quote(client: str) -> str:
+    return client.replace("%", "%25").replace("/", "%2F")

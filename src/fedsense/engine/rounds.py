@@ -1,0 +1,292 @@
+"""Rounds: choose clients, broadcast, update locally, aggregate, score, checkpoint, tell listeners."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from fedsense.bundle import Bundle, payload
+from fedsense.engine import checkpoint as checkpoints
+from fedsense.engine.checkpoint import Checkpoint
+from fedsense.engine.executors import Executor, make_executor
+from fedsense.engine.record import Record
+from fedsense.engine.site import Answer, Call, Scores, Site
+from fedsense.errors import FedsenseError, RunFailed, UserError, nearest
+from fedsense.evaluation.metrics import check_metrics
+from fedsense.federation import Federation
+from fedsense.method import Method
+from fedsense.models.spec import ModelSpec
+from fedsense.work import stream
+
+VIEWS = ("personal", "generalisation", "global")
+# A checkpoint is written when it costs less than this share of the time since the one before, and after the last round.
+CHECKPOINT_SHARE = 0.05
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a run goes, whatever the method."""
+
+    rounds: int = 20
+    seed: int = 0
+    participation: float = 1.0  # share of the clients that take part in a round
+    every: int = 1  # score every so many rounds, and after the last
+    views: tuple[str, ...] = VIEWS
+    metrics: tuple[str, ...] = ("accuracy", "macro-f1")
+    # "trained": a client's own model is the one it holds after its local work (FedAli, FedAPA); a client that sits a
+    # round out keeps the one it has. "received": right after the next broadcast, before local work (ProtoHAR).
+    moment: Literal["trained", "received"] = "trained"
+    pool: int | None = 2000  # Generalisation is scored on at most so many of everyone's samples; None is all
+    workers: int | None = None  # processes; None is one a core
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        for view in self.views:
+            if view not in VIEWS:
+                raise UserError(f"there is no view '{view}'; {nearest(view, VIEWS)}")
+        if self.rounds < 1:
+            raise UserError(f"rounds is {self.rounds}; a run has at least one")
+        if not 0 < self.participation <= 1:
+            raise UserError(
+                f"participation is {self.participation:g}; it is a share of the clients, above 0 and up to 1"
+            )
+        if self.every < 1:
+            raise UserError(f"evaluation.every is {self.every}; it must be at least 1")
+        if self.workers is not None and self.workers < 1:
+            raise UserError(f"workers is {self.workers}; it must be at least 1")
+
+    def torch_device(self) -> torch.device:
+        if self.device != "auto":
+            try:
+                return torch.device(self.device)
+            except RuntimeError as error:
+                raise UserError(f"device '{self.device}' is unknown; say auto, cpu or cuda") from error
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+class Listener:
+    """Told how a run goes. All functions may be left as they are."""
+
+    def started(self, engine: Engine) -> None: ...
+
+    def client_done(self, engine: Engine, round: int, done: int, total: int) -> None: ...
+
+    def round_done(self, engine: Engine, round: int) -> None: ...
+
+    def stopped(self, engine: Engine) -> None:
+        """All rounds are done, or the run failed or was interrupted."""
+
+
+@dataclass
+class Engine:
+    """One method on one federation with one seed."""
+
+    federation: Federation
+    method: Method
+    model: ModelSpec
+    settings: Settings = field(default_factory=Settings)
+    folder: Path | None = None
+    listeners: Sequence[Listener] = ()
+
+    def __post_init__(self) -> None:
+        s = self.settings
+        check_metrics(s.metrics, self.federation.task)
+        self.site = Site(
+            self.federation,
+            self.method,
+            self.model,
+            s.seed,
+            views=s.views,
+            metrics=s.metrics,
+            moment=s.moment,
+            pool=s.pool,
+            device=s.torch_device(),
+        )
+        self.trainees = sorted(client.id for client in self.site.trainees if len(client.train))
+        if not self.trainees:
+            raise UserError(f"no client of '{self.federation.name}' has training data")
+        self.server: Bundle = self.site.first_server
+        self.states: dict[str, Bundle] = {}  # what clients keep; absent until their first update
+        self.trained: dict[str, Bundle] = {}  # the model a client trained last, where its state does not hold it
+        self.scores: dict[str, Scores] = {}  # each client's latest own scores
+        self.record = Record()
+        self.round = 0
+        self.executor: Executor | None = None
+        self._files = Checkpoint(0, {}, {}, {})
+        self._changed: set[str] = set()
+        self._last_saved, self._saving_took = time.monotonic(), 0.0
+
+    def run(self, from_round: int | None = None) -> None:
+        """All rounds that are left; with a folder, from the checkpoint in it (the newest, or that of ``from_round``)."""
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # see engine/executors.py
+        try:
+            self.restore(from_round)
+            self.executor = make_executor(self.site, self.settings.workers)
+            for listener in self.listeners:
+                listener.started(self)
+            for round in range(self.round + 1, self.settings.rounds + 1):
+                self._one_round(round)
+                for listener in self.listeners:
+                    listener.round_done(self, round)
+        finally:
+            for listener in self.listeners:
+                listener.stopped(self)
+            if self.executor is not None:
+                self.executor.close()
+            torch.set_num_threads(threads)
+
+    def participants(self, round: int) -> list[str]:
+        """⌈share·N⌉ clients drawn without replacement, from (seed, round) alone."""
+        count = math.ceil(self.settings.participation * len(self.trainees) - 1e-9)
+        chosen = stream(self.settings.seed, round, "participants").choice(len(self.trainees), count, replace=False)
+        return [self.trainees[i] for i in sorted(chosen)]
+
+    def _one_round(self, round: int) -> None:
+        chosen = self.participants(round)
+        scoring = round % self.settings.every == 0 or round == self.settings.rounds
+        own = scoring and self.settings.moment == "trained"
+        calls = [self._call("update", client, round, score=own) for client in chosen]
+        answers = self._ask(calls, round, tell=True)
+        uploads = {client: answer.bundles["upload"] for client, answer in zip(chosen, answers, strict=True)}
+        try:
+            self.server = self.method.aggregate(self.server, uploads)
+        except FedsenseError:
+            raise
+        except (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+            note = f"{self.method.name}, round {round}, aggregate: {type(error).__name__}: {error}"
+            raise RunFailed(note) from error
+        self._commit(chosen, answers)
+        self.record.add("ledger", self._ledger_line(round, calls, answers))
+        if scoring:
+            self.record.add("scores", {"round": round, "scores": self._score(round)})
+        self.round = round
+        self._save()
+
+    def _call(self, job: str, client: str, round: int, score: bool = False) -> Call:
+        bundles = {"down": self.method.broadcast(self.server, client)}
+        if client in self.states:
+            bundles["state"] = self.states[client]
+        if job == "received" and client in self.trained:
+            bundles["model"] = self.trained[client]
+        return Call(job, (client,), round, bundles, score)
+
+    def _ask(self, calls: Sequence[Call], round: int, tell: bool = False) -> list[Answer]:
+        assert self.executor is not None
+        answers: dict[int, Answer] = {}
+        for position, answer in self.executor.run(calls):
+            answers[position] = answer
+            for listener in self.listeners if tell else ():
+                listener.client_done(self, round, len(answers), len(calls))
+        return [answers[i] for i in range(len(calls))]  # in the calls' order, not in the order of arrival
+
+    def _commit(self, chosen: Sequence[str], answers: Sequence[Answer]) -> None:
+        """A client's new state counts only once the server has its upload."""
+        for client, answer in zip(chosen, answers, strict=True):
+            self.states[client] = answer.bundles["state"]
+            if answer.bundles["model"]:
+                self.trained[client] = answer.bundles["model"]
+            if "scores" in answer.data:
+                self.scores[client] = answer.data["scores"]
+            else:
+                self.scores.pop(client, None)  # its model has changed since it was scored
+            self._changed.add(client)
+
+    def _ledger_line(self, round: int, calls: Sequence[Call], answers: Sequence[Answer]) -> dict[str, Any]:
+        clients = {}
+        for call, answer in zip(calls, answers, strict=True):
+            clients[call.clients[0]] = {
+                "down": payload(call.bundles["down"]),
+                "up": payload(answer.bundles["upload"]),
+                **{key: answer.data[key] for key in ("seconds", "peak_memory_bytes", "metrics")},
+            }
+        return {"round": round, "clients": clients}
+
+    def _score(self, round: int) -> dict[str, Any]:
+        """view → split → metric → client → value, of the clients that have data to be scored on."""
+        scored = sorted(c.id for c in self.federation if len(c.test) or len(c.val))
+        latest = dict(self.scores)
+        due = [c for c in scored if c not in latest or self.settings.moment == "received"]
+        if set(self.settings.views) & {"personal", "generalisation"}:
+            calls = [self._call("received", client, round) for client in due]
+            for client, answer in zip(due, self._ask(calls, round), strict=True):
+                latest[client] = answer.data["scores"]
+                if client in self.trained:
+                    self.scores[client] = latest[client]
+        result: dict[str, Any] = {}
+        for view in self.settings.views:
+            if view == "global":
+                continue
+            result[view] = _by_metric({c: latest[c][view] for c in scored})
+        model = self.method.global_model(self.server) if "global" in self.settings.views else None
+        if model is not None:
+            share = max(1, math.ceil(len(scored) / (4 * (self.settings.workers or 2))))
+            groups = [tuple(scored[i : i + share]) for i in range(0, len(scored), share)]
+            bundle = {"model": model}
+            calls = [Call("global", group, round, {"model": bundle}) for group in groups]
+            by_client = {c: s["global"] for a in self._ask(calls, round) for c, s in a.data["scores"].items()}
+            result["global"] = _by_metric({c: by_client[c] for c in scored})
+        return result
+
+    def personal_parameters(self, client: str) -> dict[str, torch.Tensor]:
+        """The parameters of a client's personal model, as the run now stands."""
+        self.federation[client]  # says so if there is no such client
+        return self.site.personal(self._call("received", client, self.round + 1))
+
+    def restore(self, from_round: int | None = None) -> None:
+        """Take up what the folder holds."""
+        if self.folder is None:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        found = checkpoints.load(self.folder / "checkpoints", at=from_round)
+        if found is None and from_round is not None:
+            raise UserError(f"{self.folder.name} has no checkpoint of round {from_round}")
+        self.record = Record(self.folder, found.lengths if found else None)
+        if found is None:
+            return
+        checkpoints.discard_after(self.folder / "checkpoints", found.round)
+        self.round, self.server, self._files = found.round, found.server, replace(found, server={}, clients={})
+        for client, kept in found.clients.items():
+            self.states[client] = {g.removeprefix("state."): v for g, v in kept.items() if g.startswith("state.")}
+            if "trained" in kept:
+                self.trained[client] = {"model": kept["trained"]}
+        self.scores = found.scores
+
+    def _save(self) -> None:
+        if self.folder is None:
+            return
+        now = time.monotonic()
+        if self.round < self.settings.rounds and CHECKPOINT_SHARE * (now - self._last_saved) < self._saving_took:
+            return
+        kept = {c: self._kept(c) for c in self._changed}
+        point = replace(
+            self._files,
+            round=self.round,
+            server=self.server,
+            clients=kept,
+            lengths=self.record.lengths,
+            scores=self.scores,
+        )
+        checkpoints.save(self.folder / "checkpoints", point, sorted(self._changed))
+        self._files, self._changed = replace(point, server={}, clients={}), set()
+        self._saving_took, self._last_saved = time.monotonic() - now, time.monotonic()
+
+    def _kept(self, client: str) -> Bundle:
+        kept = {f"state.{group}": params for group, params in self.states[client].items()}
+        return kept | ({"trained": self.trained[client]["model"]} if client in self.trained else {})
+
+
+def _by_metric(scores: dict[str, dict[str, dict[str, float]]]) -> dict[str, dict[str, dict[str, float]]]:
+    """client → split → metric turned into split → metric → client."""
+    turned: dict[str, dict[str, dict[str, float]]] = {}
+    for client, splits in scores.items():
+        for split, metrics in splits.items():
+            for metric, value in metrics.items():
+                turned.setdefault(split, {}).setdefault(metric, {})[client] = value
+    return turned

@@ -1,0 +1,1 @@
+"""How runs are scored: metrics, views, summaries."""

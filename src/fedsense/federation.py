@@ -1,0 +1,226 @@
+"""A Federation is the roster: each client's recordings, what its device measures, and the task all share."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fedsense.errors import UserError, nearest
+
+Kind = Literal["classification", "counting"]
+SPLITS = ("train", "val", "test")
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Inputs ``x`` ``[n, ...]`` and labels ``y`` ``[n]`` (class numbers)."""
+
+    x: Tensor
+    y: Tensor
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def take(self, index: Any) -> Samples:
+        return Samples(self.x[index], self.y[index])
+
+    @staticmethod
+    def join(parts: Sequence[Samples]) -> Samples:
+        return Samples(torch.cat([p.x for p in parts]), torch.cat([p.y for p in parts]))
+
+
+@dataclass(frozen=True)
+class ClientData:
+    """One client of the roster: its recordings, split, and what is known of it (person, device, placement, ...)."""
+
+    id: str
+    train: Samples
+    val: Samples
+    test: Samples
+    traits: Mapping[str, Any] = field(default_factory=dict)
+    model: str | None = None  # an architecture of its own, instead of the federation's
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one sample: ``(channels, length)`` of a signal, ``(channels, height, width)`` of an image."""
+        return tuple(self.train.x.shape[1:])
+
+    def split(self, name: str) -> Samples:
+        return {"train": self.train, "val": self.val, "test": self.test}[name]
+
+    def change(self, edit: Callable[[str, Samples], Samples]) -> ClientData:
+        """A copy with ``edit(split name, samples)`` applied to each split."""
+        return replace(self, **{name: edit(name, self.split(name)) for name in SPLITS})
+
+
+@dataclass(frozen=True)
+class Member:
+    """What the server knows of a client before round one; never its data."""
+
+    id: str
+    samples: int
+    architecture: str
+    shapes: Mapping[str, tuple[int, ...]]  # name -> shape of every tensor of its model
+
+
+@dataclass(frozen=True)
+class Task:
+    """What everyone knows: the classes, what kind of question it is, and (once models are built) who takes part."""
+
+    classes: tuple[str, ...]
+    kind: Kind = "classification"  # "counting": a class is a count, and being off by one is better than by five
+    values: tuple[float, ...] = ()  # the number each class stands for, in a counting task
+    features: int = 0  # width of the feature space the models share
+    members: Mapping[str, Member] = field(default_factory=dict)
+
+    @property
+    def counts(self) -> tuple[float, ...]:
+        return self.values or tuple(float(i) for i in range(len(self.classes)))
+
+
+@dataclass(frozen=True)
+class Federation:
+    """The clients of one experiment and the task they share."""
+
+    name: str
+    task: Task
+    clients: tuple[ClientData, ...]
+    synthetic: bool = False
+    description: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.clients:
+            raise UserError(f"federation '{self.name}' has no clients")
+        twice = [client_id for client_id, count in Counter(self.ids).items() if count > 1]
+        if twice:
+            raise UserError(f"federation '{self.name}': client ids must differ, but these occur twice: {twice}")
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    def __iter__(self) -> Iterator[ClientData]:
+        return iter(self.clients)
+
+    def __getitem__(self, client_id: str) -> ClientData:
+        for client in self.clients:
+            if client.id == client_id:
+                return client
+        raise UserError(f"no client '{client_id}' in '{self.name}'; {nearest(client_id, self.ids)}")
+
+    @property
+    def ids(self) -> list[str]:
+        return [client.id for client in self.clients]
+
+    @staticmethod
+    def from_arrays(
+        clients: Mapping[str, Mapping[str, tuple[Any, Any]]],
+        classes: Sequence[str] | int,
+        name: str = "mine",
+        **task: Any,
+    ) -> Federation:
+        """A federation from arrays: ``{"anna": {"train": (x, y), "test": (x, y)}, ...}``; ``val`` may be left out."""
+        names = tuple(str(i) for i in range(classes)) if isinstance(classes, int) else tuple(classes)
+        return Federation(
+            name=name,
+            task=Task(names, **task),
+            clients=tuple(_client_from_arrays(client_id, splits) for client_id, splits in clients.items()),
+        )
+
+    def with_clients(self, clients: Iterable[ClientData], **changes: Any) -> Federation:
+        return replace(self, clients=tuple(clients), **changes)
+
+    def pooled(self) -> Federation:
+        """One client that holds everyone's recordings: the reference no federation has, for ``Centralized``."""
+        shapes = {client.input_shape: client.id for client in self.clients}
+        if len(shapes) > 1:
+            raise UserError(
+                f"centralized pools all recordings, but clients of '{self.name}' differ in input shape: "
+                + ", ".join(f"'{client_id}' has {list(shape)}" for shape, client_id in shapes.items())
+                + "; leave centralized out, or keep the clients of one shape"
+            )
+        pool = {s: Samples.join([client.split(s) for client in self.clients]) for s in SPLITS}
+        return self.with_clients([ClientData("everyone", **pool)])
+
+    def check(self, missing: Literal["refuse", "drop", "zero"] = "refuse") -> Federation:
+        """The federation, sound: labels in range, shapes consistent, no missing values (or dealt with as asked)."""
+        return self.with_clients(_checked(client, self.task, missing) for client in self.clients)
+
+    def fingerprint(self) -> str:
+        """A digest of every value, so that a resumed run can tell whether its data changed."""
+        digest = hashlib.blake2b(digest_size=16)
+        for client in self.clients:
+            digest.update(client.id.encode())
+            for name in SPLITS:
+                samples = client.split(name)
+                digest.update(repr(tuple(samples.x.shape)).encode())
+                digest.update(samples.x.contiguous().numpy().data if len(samples) else b"")
+                digest.update(samples.y.contiguous().numpy().data if len(samples) else b"")
+        return digest.hexdigest()
+
+    def class_counts(self, split: str = "train") -> dict[str, list[int]]:
+        """Windows per class of every client."""
+        width = len(self.task.classes)
+        return {c.id: torch.bincount(c.split(split).y, minlength=width).tolist() for c in self.clients}
+
+
+def _client_from_arrays(client_id: str, splits: Mapping[str, tuple[Any, Any]]) -> ClientData:
+    if unknown := set(splits) - set(SPLITS):
+        name = sorted(unknown)[0]
+        raise UserError(f"client '{client_id}' has a split '{name}'; {nearest(name, SPLITS)}")
+    if "train" not in splits:
+        raise UserError(f"client '{client_id}' has no 'train' split; give it {{'train': (x, y), 'test': (x, y)}}")
+    made = {name: Samples(_floats(x), torch.as_tensor(y).long()) for name, (x, y) in splits.items()}
+    for name, samples in made.items():
+        if samples.y.dim() != 1 or len(samples.x) != len(samples.y):
+            raise UserError(
+                f"client '{client_id}', {name}: x holds {len(samples.x)} samples and y has shape "
+                f"{list(samples.y.shape)}; give one label a sample"
+            )
+    empty = Samples(made["train"].x[:0], made["train"].y[:0])
+    return ClientData(client_id, made["train"], made.get("val", empty), made.get("test", empty))
+
+
+def _floats(x: Any) -> Tensor:
+    tensor = torch.as_tensor(x)
+    return tensor if tensor.dtype == torch.float32 else tensor.to(torch.float32)
+
+
+def _checked(client: ClientData, task: Task, missing: str) -> ClientData:
+    for name in SPLITS:
+        samples = client.split(name)
+        if len(samples) and tuple(samples.x.shape[1:]) != client.input_shape:
+            raise UserError(
+                f"client '{client.id}': {name} samples have shape {list(samples.x.shape[1:])}, "
+                f"train samples {list(client.input_shape)}; cut them to one shape"
+            )
+        if len(samples) and not (int(samples.y.min()) >= 0 and int(samples.y.max()) < len(task.classes)):
+            wrong = int(samples.y.min()) if int(samples.y.min()) < 0 else int(samples.y.max())
+            raise UserError(
+                f"client '{client.id}': {name} holds label {wrong}, but there are {len(task.classes)} classes "
+                f"(0 to {len(task.classes) - 1}); map the labels, or name more classes"
+            )
+    if all(_finite(client.split(name).x) for name in SPLITS):
+        return client
+    if missing == "drop":
+        return client.change(lambda _, s: s.take(s.x.flatten(1).isfinite().all(1)))
+    if missing == "zero":
+        return client.change(lambda _, s: Samples(s.x.nan_to_num(0.0, 0.0, 0.0), s.y))
+    name = next(name for name in SPLITS if not _finite(client.split(name).x))
+    bad = ~client.split(name).x.isfinite()
+    first = bad.nonzero()[0].tolist()
+    raise UserError(
+        f"client '{client.id}': {int(bad.sum())} of {bad.numel()} values in {name} are not finite "
+        f"(NaN or infinite; the first in sample {first[0]}, channel {first[1] if len(first) > 1 else 0}); "
+        'say data.missing = "drop" to leave such samples out, or "zero" to put zeros in their place'
+    )
+
+
+def _finite(x: Tensor) -> bool:
+    # a sum is finite unless something in it is not (or it overflows, and then the long way decides)
+    return bool(x.sum().isfinite()) or bool(x.isfinite().all())

@@ -1,0 +1,137 @@
+"""A Method is a federated algorithm: a frozen dataclass of hyper-parameters and a few pure functions.
+
+| function | where it runs | gives |
+|---|---|---|
+| ``requires(task)`` | server | nothing, or a UserError saying why the federation does not suit the method |
+| ``init_server(task, params)`` | server | the server's Bundle; ``params`` are the starting values all clients share |
+| ``broadcast(server, client_id)`` | server | what goes down to this client |
+| ``init_client(client, params, down, work)`` | client | its first state, from the first broadcast |
+| ``local_update(client, state, down, work)`` | client | a Reply |
+| ``aggregate(server, uploads)`` | server | the new server Bundle; uploads come by client id, in sorted order |
+| ``personalise(client, state, down, work)`` | client | the parameters of its personal model |
+| ``predict(client, personal, x)`` | client | logits |
+| ``global_model(server)`` | server | the parameters of one model for all, or None |
+
+A method neither knows where it runs nor keeps anything in itself: what it must remember is in the Bundles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from fedsense.bundle import Bundle, Params
+from fedsense.client import Client
+from fedsense.errors import UserError
+from fedsense.federation import Task
+from fedsense.models.network import PARTS
+from fedsense.optim import Transform, adam, chain, clip, sgd
+from fedsense.work import Work
+
+MODEL_GROUPS = ("model", *PARTS)  # groups of a Bundle that hold parameters of the client's model
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a local update gives: the state the client keeps, what goes up, and numbers worth recording.
+
+    ``model`` is the model the client holds after its update, where ``state`` alone does not give it (FedAvg keeps no
+    state, yet its clients have just trained a model).
+    """
+
+    state: Bundle = field(default_factory=dict)
+    upload: Bundle = field(default_factory=dict)
+    model: Params | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """Base of all methods: how clients train, and the functions' defaults."""
+
+    batch: int = 32  # B, samples in a minibatch
+    epochs: int = 5  # E, passes over the local data in a round
+    optimiser: Literal["sgd", "adam"] = "sgd"
+    lr: float = 0.01  # eta, step size
+    momentum: float = 0.9  # of SGD; starts afresh every round unless the method keeps it
+    weight_decay: float = 0.0
+    clip: float | None = None  # largest joint norm of a gradient
+
+    name: ClassVar[str]
+    paper: ClassVar[str] = ""
+    pools: ClassVar[bool] = False  # trains on everyone's recordings in one place: a reference, not a federation
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "epochs"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{self.name}: {name} is {getattr(self, name)}; it must be at least 1")
+        for name in ("lr", "momentum", "weight_decay"):
+            if getattr(self, name) < 0:
+                raise UserError(f"{self.name}: {name} is {getattr(self, name)}; it cannot be negative")
+        if self.clip is not None and self.clip <= 0:
+            raise UserError(f"{self.name}: clip is {self.clip}; it must be positive, or left out")
+
+    def requires(self, task: Task) -> None:
+        """Raise a UserError, naming clients and remedy, if the method cannot serve this federation."""
+
+    def init_server(self, task: Task, params: Params) -> Bundle:
+        return {}
+
+    def broadcast(self, server: Bundle, client_id: str) -> Bundle:
+        return server
+
+    def init_client(self, client: Client, params: Params, down: Bundle, work: Work) -> Bundle:
+        return {}
+
+    def local_update(self, client: Client, state: Bundle, down: Bundle, work: Work) -> Reply:
+        raise NotImplementedError
+
+    def aggregate(self, server: Bundle, uploads: Mapping[str, Bundle]) -> Bundle:
+        raise NotImplementedError
+
+    def personalise(self, client: Client, state: Bundle, down: Bundle, work: Work) -> Params:
+        """The client's own parts, overlaid with what came down."""
+        personal = dict(client.initial)
+        for bundle in (state, down):
+            for group in MODEL_GROUPS:
+                personal |= bundle.get(group, {})
+        return personal
+
+    def predict(self, client: Client, personal: Params, x: Tensor) -> Tensor:
+        return client.model.predict(personal, x).logits
+
+    def global_model(self, server: Bundle) -> Params | None:
+        return server.get("model")
+
+    def optim(self, lr: float | None = None) -> Transform:
+        """The optimiser the hyper-parameters describe."""
+        rate = self.lr if lr is None else lr
+        if self.optimiser == "adam":
+            step = adam(rate, weight_decay=self.weight_decay)
+        else:
+            step = sgd(rate, self.momentum, self.weight_decay)
+        return step if self.clip is None else chain(clip(self.clip), step)
+
+
+def share_one_model(method: Method, task: Task, parts: tuple[str, ...] = PARTS) -> None:
+    """For ``requires``: every client's shared parts must have the same names and shapes."""
+    members = list(task.members.values())
+    first = members[0]
+    for other in members[1:]:
+        if other.shapes == first.shapes:
+            continue
+        for name in sorted({*first.shapes, *other.shapes}):
+            if name.split(".")[0] in parts and first.shapes.get(name) != other.shapes.get(name):
+                raise UserError(
+                    f"{method.name} shares '{name}', but client '{first.id}' ({first.architecture}) has "
+                    f"{_shape(first.shapes, name)} and client '{other.id}' ({other.architecture}) "
+                    f"{_shape(other.shapes, name)}; give all clients the same model and input shape, or use a method "
+                    "that keeps models apart (local)"
+                )
+
+
+def _shape(shapes: Mapping[str, tuple[int, ...]], name: str) -> str:
+    return str(list(shapes[name])) if name in shapes else "no such tensor"

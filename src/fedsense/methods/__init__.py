@@ -1,0 +1,21 @@
+"""Federated algorithms, by the names users type."""
+
+from __future__ import annotations
+
+from fedsense.errors import UserError, nearest
+from fedsense.method import Method
+from fedsense.methods.centralized import Centralized
+from fedsense.methods.fedavg import FedAvg
+from fedsense.methods.fedprox import FedProx
+from fedsense.methods.local import Local
+
+METHODS: dict[str, type[Method]] = {m.name: m for m in (Local, Centralized, FedAvg, FedProx)}
+
+__all__ = ["METHODS", "Centralized", "FedAvg", "FedProx", "Local", "find_method"]
+
+
+def find_method(name: str) -> type[Method]:
+    """The method of that name."""
+    if name not in METHODS:
+        raise UserError(f"there is no method '{name}'; {nearest(name, METHODS)}")
+    return METHODS[name]

@@ -1,0 +1,60 @@
+"""FedProx: FedAvg with a pull towards the model that came down (Li et al., MLSys 2020), Algorithm 2.
+
+server  model        client  –
+down    model        up      model, n
+
+Every client does all its epochs: the paper's tolerance of partial work (its gamma) is not modelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedsense.bundle import Bundle, Params
+from fedsense.client import Client
+from fedsense.errors import UserError
+from fedsense.federation import Task
+from fedsense.fit import fit
+from fedsense.method import Method, Reply, share_one_model
+from fedsense.models.network import Batch
+from fedsense.ops import average, classify, proximal, size
+from fedsense.work import Work
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedProx(Method):
+    """FedAvg with a pull towards the model that came down: Lᵢ(w) + μ/2 ‖w − w_global‖²."""
+
+    mu: float = 0.01  # strength of the pull
+
+    name: ClassVar[str] = "fedprox"
+    paper: ClassVar[str] = "Li et al., MLSys 2020"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.mu < 0:
+            raise UserError(f"fedprox: mu is {self.mu}; it cannot be negative")
+
+    def requires(self, task: Task) -> None:
+        share_one_model(self, task)
+
+    def init_server(self, task: Task, params: Params) -> Bundle:
+        return {"model": params}
+
+    def local_update(self, client: Client, state: Bundle, down: Bundle, work: Work) -> Reply:
+        anchor = down["model"]
+        task_loss = classify(client)
+
+        def loss(params: Params, batch: Batch) -> Tensor:
+            return task_loss(params, batch) + self.mu * proximal(params, anchor)  # Eq. 2
+
+        done = fit(loss, anchor, client, work.epochs(self.epochs), self.optim())
+        upload = {"model": done.params, "size": size(client)}
+        return Reply(upload=upload, model=done.params, metrics={"loss": done.loss})
+
+    def aggregate(self, server: Bundle, uploads: Mapping[str, Bundle]) -> Bundle:
+        return {"model": average(uploads, "model")}

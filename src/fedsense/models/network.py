@@ -1,0 +1,157 @@
+"""Networks are adapter → encoder → head; a Model runs one as a pure function of its parameters.
+
+The adapter turns a client's own sensors into a common input (it may be nothing at all), the encoder gives the features
+that prototypes and alignment speak of, the head classifies. Names of parameters begin with the name of their part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedsense.bundle import Params
+from fedsense.work import seed_of
+
+PARTS = ("adapter", "encoder", "head")
+
+
+class Output(NamedTuple):
+    """What a forward pass gives: logits ``[B, C]`` and the features ``[B, d]`` the head saw."""
+
+    logits: Tensor
+    features: Tensor
+
+
+class Batch(NamedTuple):
+    """A minibatch as a loss meets it. Losses average over ``mask`` (1 for a sample, 0 for padding)."""
+
+    x: Tensor
+    y: Tensor
+    mask: Tensor
+    noise: Tensor  # seed of dropout in this step
+    parts: tuple[str, ...] = PARTS  # parts that train; the others run as in inference
+
+
+class Network(nn.Module):
+    """Adapter, encoder and head of one architecture; ``features`` is the width of what the head sees."""
+
+    def __init__(self, encoder: nn.Module, head: nn.Module, features: int, adapter: nn.Module | None = None) -> None:
+        super().__init__()
+        self.adapter = adapter if adapter is not None else nn.Identity()
+        self.encoder = encoder
+        self.head = head
+        self.features = features
+
+    def forward(self, x: Tensor) -> Output:
+        z = self.encoder(self.adapter(x))
+        return Output(self.head(z), z)
+
+
+class Model:
+    """A network as a pure function: ``model(params, batch)`` trains, ``model.infer(params, x)`` predicts.
+
+    Buffers with running state (BatchNorm) are part of ``params`` like any weight.
+    """
+
+    def __init__(self, network: Network, architecture: str = "custom") -> None:
+        self.network = network
+        self.architecture = architecture
+        self.features = network.features
+        self.buffers = frozenset(name for name, _ in network.named_buffers())
+        self.shapes = {name: tuple(t.shape) for name, t in network.state_dict().items()}
+        self._dropouts = [m for m in network.modules() if isinstance(m, Dropout)]
+        self._mode: tuple[str, ...] | None = None
+
+    @property
+    def parameter_count(self) -> int:
+        return sum(p.numel() for p in self.network.parameters())
+
+    def init(self, seed: int) -> Params:
+        """Starting values: each part from a stream of its own, so an encoder starts alike whatever the adapter is."""
+        with torch.random.fork_rng(devices=[]):
+            for name in PARTS:
+                torch.manual_seed(seed_of(seed, "init", name))
+                for module in getattr(self.network, name).modules():
+                    if hasattr(module, "reset_parameters"):
+                        module.reset_parameters()
+        return {name: t.detach().clone() for name, t in self.network.state_dict().items()}
+
+    def __call__(self, params: Mapping[str, Tensor], batch: Batch) -> Output:
+        """A training pass; parts that do not train run as in inference."""
+        self._set_mode(batch.parts)
+        for number, layer in enumerate(self._dropouts):
+            layer.seed = batch.noise + number
+        return self._run(params, batch.x)
+
+    def infer(self, params: Mapping[str, Tensor], x: Tensor) -> Output:
+        """A pass in inference mode: no dropout, running statistics as they are."""
+        self._set_mode(())
+        return self._run(params, x)
+
+    def head(self, params: Mapping[str, Tensor], features: Tensor) -> Tensor:
+        """Logits of given features, through the head alone."""
+        inner = {name.removeprefix("head."): t for name, t in params.items() if name.startswith("head.")}
+        return functional_call(self.network.head, inner, (features,))  # type: ignore[no-any-return]
+
+    @torch.no_grad()
+    def predict(self, params: Mapping[str, Tensor], x: Tensor, batch: int = 512) -> Output:
+        """Inference over any number of samples, in pieces that fit the cache."""
+        pieces = [self.infer(params, piece) for piece in x.split(batch)]
+        return pieces[0] if len(pieces) == 1 else Output(*(torch.cat(column) for column in zip(*pieces, strict=True)))
+
+    def _run(self, params: Mapping[str, Tensor], x: Tensor) -> Output:
+        return functional_call(self.network, dict(params), (x,), strict=True)  # type: ignore[no-any-return]
+
+    def _set_mode(self, parts: tuple[str, ...]) -> None:
+        if parts != self._mode:
+            for name in PARTS:
+                getattr(self.network, name).train(name in parts)
+            self._mode = parts
+
+
+class Dropout(nn.Module):
+    """Dropout whose mask depends on a given seed only, never on a global generator."""
+
+    def __init__(self, p: float = 0.5, whole_channels: bool = False) -> None:
+        super().__init__()
+        self.p = p
+        self.whole_channels = whole_channels  # one decision a channel, as Dropout2d
+        self.seed: Tensor = torch.tensor(0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        shape = x[:, :, :1, :1] if self.whole_channels else x
+        keep = _Bernoulli.apply(self.seed, shape, 1 - self.p)
+        return x * keep / (1 - self.p)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+
+class _Bernoulli(torch.autograd.Function):
+    """Zeros and ones drawn from a seed; over a cohort (vmap) each client draws from its own seed."""
+
+    @staticmethod
+    def forward(seed: Tensor, like: Tensor, p: float) -> Tensor:
+        generator = torch.Generator(device=like.device).manual_seed(int(seed))
+        # Not empty_like: numbers are drawn in memory's order, and the mask may not depend on the layout of ``like``.
+        return torch.empty(like.shape, dtype=like.dtype, device=like.device).bernoulli_(p, generator=generator)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return None, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, seed: Tensor, like: Tensor, p: float) -> tuple[Tensor, int]:
+        likes = like.movedim(in_dims[1], 0) if in_dims[1] is not None else [like] * info.batch_size
+        seeds = seed if in_dims[0] is not None else [seed] * info.batch_size
+        return torch.stack([_Bernoulli.forward(s, x, p) for s, x in zip(seeds, likes, strict=True)]), 0

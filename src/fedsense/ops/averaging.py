@@ -1,0 +1,26 @@
+"""Averages over clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from fedsense.bundle import Bundle, Params
+from fedsense.client import Client
+
+
+def size(client: Client) -> Params:
+    """n_i as a group of an upload, for :func:`average`."""
+    return {"n": torch.tensor(float(client.samples))}
+
+
+def average(uploads: Mapping[str, Bundle], group: str) -> Params:
+    """Σ n_i w_i / Σ n_i over one group of the uploads, buffers such as BatchNorm's statistics included."""
+    weights = {client_id: float(upload["size"]["n"]) for client_id, upload in uploads.items()}
+    total = sum(weights.values())
+    names = list(next(iter(uploads.values()))[group])
+    mean = [torch.zeros_like(t) for t in next(iter(uploads.values()))[group].values()]
+    for client_id, upload in uploads.items():
+        torch._foreach_add_(mean, [upload[group][name] for name in names], alpha=weights[client_id] / total)
+    return dict(zip(names, mean, strict=True))

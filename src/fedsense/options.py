@@ -1,0 +1,67 @@
+"""Options by name: of a dataset, a method or a command, checked against what the function or class really takes."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, get_type_hints
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from fedsense.errors import UserError, nearest
+
+_STRICT_ENOUGH = ConfigDict(strict=False, allow_inf_nan=False)
+
+
+def options_of(target: Callable[..., Any]) -> dict[str, Any]:
+    """Name → type of the keywords a function takes, or of the fields of a dataclass."""
+    hints = get_type_hints(target)
+    if dataclasses.is_dataclass(target):
+        return {f.name: hints[f.name] for f in dataclasses.fields(target) if f.init}
+    return {name: hints.get(name, Any) for name in inspect.signature(target).parameters}
+
+
+def checked(what: str, given: Mapping[str, Any], allowed: Mapping[str, Any]) -> dict[str, Any]:
+    """The given options with the right names and types, or a UserError that says which is wrong and what is right.
+
+    ``classes-per-client`` and ``classes_per_client`` are the same.
+    """
+    result = {}
+    for key, value in given.items():
+        name = key.replace("-", "_")
+        if name not in allowed:
+            raise UserError(f"{what} has no option '{key}'; {nearest(key, allowed)}")
+        if isinstance(value, bool) and allowed[name] in (int, float, int | None, float | None):
+            raise UserError(f"{what}: '{key}' must be a number, and is {str(value).lower()}")
+        try:
+            result[name] = TypeAdapter(allowed[name], config=_STRICT_ENOUGH).validate_python(value)
+        except ValidationError as error:
+            raise UserError(f"{what}: '{key}' is {value!r}; {explain(error.errors()[0])}") from error
+    return result
+
+
+def explain(error: Mapping[str, Any]) -> str:
+    """A pydantic error in the words of this project."""
+    kind = error["type"]
+    plain = {
+        "int_type": "expected a whole number",
+        "int_parsing": "expected a whole number",
+        "int_from_float": "expected a whole number",
+        "float_type": "expected a number",
+        "float_parsing": "expected a number",
+        "finite_number": "expected a finite number",
+        "bool_type": "expected true or false",
+        "bool_parsing": "expected true or false",
+        "string_type": "expected text in quotes",
+        "list_type": "expected a list: [ … ]",
+        "tuple_type": "expected a list: [ … ]",
+        "dict_type": "expected a table",
+        "missing": "it is required",
+    }
+    if kind in plain:
+        return plain[kind]
+    if kind == "literal_error":
+        return f"expected {error['ctx']['expected']}"
+    message = str(error["msg"])
+    return message[:1].lower() + message[1:]

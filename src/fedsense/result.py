@@ -1,0 +1,218 @@
+"""What a run gave: scores with their rounds, what it cost, and each client's personal model."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+from numpy.typing import NDArray
+
+from fedsense.bundle import Params
+from fedsense.engine.record import read_lines, totals, without_nan
+from fedsense.engine.rounds import Engine
+from fedsense.errors import UserError
+from fedsense.evaluation.metrics import LOWER_IS_BETTER
+from fedsense.evaluation.summary import Row, summarise
+
+RUN_FILE = "run.json"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A small table that prints as text and shows itself in a notebook."""
+
+    header: list[str]
+    rows: list[list[str]]
+    caption: str = ""
+
+    def __str__(self) -> str:
+        widths = [max(map(len, column)) for column in zip(self.header, *self.rows, strict=True)]
+        lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) for row in self._all(widths)]
+        return "\n".join(line.rstrip() for line in [*lines, *([self.caption] if self.caption else [])])
+
+    __repr__ = __str__
+
+    def _all(self, widths: list[int]) -> list[list[str]]:
+        return [self.header, ["─" * w for w in widths], *self.rows]
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{html.escape(cell)}</th>" for cell in self.header)
+        body = "".join("<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in row) + "</tr>" for row in self.rows)
+        return f"<table><caption>{html.escape(self.caption)}</caption><tr>{head}</tr>{body}</table>"
+
+
+@dataclass(frozen=True)
+class PersonalModel:
+    """One client's own model, ready to use."""
+
+    client: str
+    classes: tuple[str, ...]
+    params: Params
+    _logits: Callable[[torch.Tensor], torch.Tensor] = field(repr=False)
+
+    def probabilities(self, x: Any) -> NDArray[np.float32]:
+        """``[n, classes]`` for samples ``[n, ...]`` of the client's input shape."""
+        return self._logits(torch.as_tensor(x, dtype=torch.float32)).softmax(1).cpu().numpy()
+
+    def predict(self, x: Any) -> list[str]:
+        """The most probable class of every sample, by name."""
+        return [self.classes[i] for i in self.probabilities(x).argmax(1)]
+
+    def save(self, path: str | Path) -> None:
+        """The parameters as a safetensors file."""
+        values = {name: t.detach().cpu().contiguous() for name, t in self.params.items()}
+        safetensors.torch.save_file(values, path, metadata={"client": self.client, "classes": json.dumps(self.classes)})
+
+
+@dataclass
+class Result:
+    """One method, one seed."""
+
+    method: str  # its label
+    seed: int
+    rounds: int
+    test_sizes: dict[str, int]
+    history: list[dict[str, Any]]  # an entry for every evaluated round: view → split → metric → client → value
+    ledger: list[dict[str, Any]]  # an entry for every round: bytes, seconds and memory of every client that took part
+    synthetic: bool = False
+    summary: str = "final"
+    folder: Path | None = None
+    engine: Engine | None = field(default=None, repr=False)
+
+    @staticmethod
+    def of(engine: Engine, label: str, summary: str = "final") -> Result:
+        """The result of a run that has just ended."""
+        return Result(
+            method=label,
+            seed=engine.settings.seed,
+            rounds=engine.settings.rounds,
+            test_sizes={c.id: len(c.test) for c in engine.federation},
+            history=engine.record.scores,
+            ledger=engine.record.ledger,
+            synthetic=engine.federation.synthetic,
+            summary=summary,
+            folder=engine.folder,
+            engine=engine,
+        )
+
+    @staticmethod
+    def read(folder: Path) -> Result:
+        """A run's result from its folder."""
+        try:
+            about = json.loads((folder / RUN_FILE).read_bytes())
+            return Result(
+                method=about["label"],
+                seed=about["seed"],
+                rounds=about["recipe"]["rounds"],
+                test_sizes={c: sizes["test"] for c, sizes in about["clients"].items()},
+                history=read_lines(folder / "scores.jsonl"),
+                ledger=read_lines(folder / "ledger.jsonl"),
+                synthetic=about["synthetic"],
+                summary=about["recipe"]["evaluation"]["summary"],
+                folder=folder,
+            )
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{folder} is not a whole run folder ({type(error).__name__}: {error})") from error
+
+    @property
+    def done(self) -> int:
+        """Rounds done so far."""
+        return self.ledger[-1]["round"] if self.ledger else 0
+
+    def rows(self, selection: str | None = None) -> list[Row]:
+        return summarise(self.method, self.seed, self.history, self.test_sizes, selection or self.summary)
+
+    @property
+    def cost(self) -> dict[str, Any]:
+        return {"method": self.method, "seed": self.seed, **totals(self.ledger)}
+
+    def table(self, selection: str | None = None) -> Grid:
+        """Mean ± standard deviation over clients of every view and metric."""
+        return comparison([self], selection)
+
+    def personal_model(self, client_id: str) -> PersonalModel:
+        """A client's own model as the run left it."""
+        engine = self.engine or self._reopen()
+        client = engine.site.client(client_id) if engine.federation[client_id] else None
+        assert client is not None
+        params = engine.personal_parameters(client_id)
+
+        def logits(x: torch.Tensor) -> torch.Tensor:
+            if tuple(x.shape[1:]) != client.data.input_shape:
+                raise UserError(
+                    f"client '{client_id}' takes samples of shape {list(client.data.input_shape)}, "
+                    f"and was given {list(x.shape[1:])}"
+                )
+            return engine.method.predict(client, params, x.to(client.device))
+
+        return PersonalModel(client_id, engine.federation.task.classes, params, logits)
+
+    def _reopen(self) -> Engine:
+        from fedsense.experiment import reopen
+
+        assert self.folder is not None
+        self.engine = reopen(self.folder)
+        return self.engine
+
+
+def comparison(results: Sequence[Result], selection: str | None = None, weighted: bool = False) -> Grid:
+    """Methods by views and metrics; several seeds of a method are averaged."""
+    rows = [row for result in results for row in result.rows(selection)]
+    columns = list(dict.fromkeys((row.view, row.metric) for row in rows))
+    body = []
+    for method in dict.fromkeys(result.method for result in results):
+        cells = [method]
+        for view, metric in columns:
+            alike = [r for r in rows if (r.method, r.view, r.metric) == (method, view, metric)]
+            cells.append(_cell(alike, metric, weighted))
+        cost = [r.cost for r in results if r.method == method]
+        body.append(cells + _cost_cells(cost))
+    header = ["method", *(f"{view} {metric}" for view, metric in columns), "MB down", "MB up", "train s"]
+    return Grid(header, body, _caption(results, rows, weighted))
+
+
+def report_json(results: Sequence[Result], folder: Path | None, selection: str | None = None) -> dict[str, Any]:
+    """The document ``--json`` prints."""
+    document = {
+        "results": [row.as_dict() for result in results for row in result.rows(selection)],
+        "cost": [result.cost for result in results],
+        "folder": str(folder) if folder else None,
+    }
+    return without_nan(document)  # type: ignore[no-any-return]
+
+
+def _cell(rows: Sequence[Row], metric: str, weighted: bool) -> str:
+    if not rows:
+        return "–"
+    scale = 1 if metric in LOWER_IS_BETTER else 100
+    mean = scale * float(np.mean([r.weighted_mean if weighted else r.mean for r in rows]))
+    spread = scale * float(np.mean([r.std for r in rows]))
+    digits = 2 if scale == 1 else 1
+    return f"{mean:.{digits}f}" if weighted else f"{mean:.{digits}f} ± {spread:.{digits}f}"
+
+
+def _cost_cells(costs: Sequence[Mapping[str, Any]]) -> list[str]:
+    def mean(key: str, unit: float) -> str:
+        return f"{np.mean([cost[key] for cost in costs]) / unit:.1f}"
+
+    return [mean("bytes_down", 1e6), mean("bytes_up", 1e6), mean("seconds", 1)]
+
+
+def _caption(results: Sequence[Result], rows: Sequence[Row], weighted: bool) -> str:
+    which = sorted({f"{row.selection} (round {row.round})" for row in rows})
+    seeds = sorted({result.seed for result in results})
+    parts = [
+        "weighted by clients' test samples" if weighted else "mean ± standard deviation over clients, in %",
+        "; ".join(which[:3]) + (" …" if len(which) > 3 else ""),
+        f"{len(seeds)} seeds, averaged" if len(seeds) > 1 else f"seed {seeds[0]}" if seeds else "",
+    ]
+    if any(result.synthetic for result in results):
+        parts.append("SYNTHETIC data")
+    return "; ".join(part for part in parts if part)
