@@ -34,6 +34,6 @@ class Client:
 
     def batch(self, step: Step, parts: tuple[str, ...]) -> Batch:
         """The minibatch of one step of a schedule."""
-        index = torch.from_numpy(step.index).to(self.device)
+        index = torch.from_numpy(step.samples).to(self.device)
         x, y = self.train.x.index_select(0, index), self.train.y.index_select(0, index)
         return Batch(x, y, torch.ones(len(y), device=self.device), torch.tensor(step.noise), parts)

@@ -13,13 +13,23 @@ class FedsenseError(Exception):
 
 
 class UserError(FedsenseError, ValueError):
-    """The input is wrong: a recipe, an option, a federation a method cannot serve."""
+    """The input is wrong: a recipe, an option, a federation a method cannot serve. ``about`` is the word at fault."""
 
     exit_code = 2
+
+    def __init__(self, message: str, about: str = "") -> None:
+        super().__init__(message)
+        self.about = about
 
 
 class RunFailed(FedsenseError):
     """A run could not go on."""
+
+
+class Interrupted(FedsenseError):
+    """The user stopped a run; it can be resumed."""
+
+    exit_code = 130
 
 
 class CheckpointError(FedsenseError):

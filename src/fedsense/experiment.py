@@ -58,7 +58,7 @@ def run_recipe(
     recipe: Recipe,
     folder: Path,
     resume: bool = False,
-    from_round: int | None = None,
+    previous: bool = False,
     listen: Callable[[str, int], Sequence[Listener]] = lambda label, seed: (),
 ) -> list[Result]:
     """All runs of a recipe; one that fails does not keep the others from being done."""
@@ -73,7 +73,7 @@ def run_recipe(
             federation = recipe.federation(seed)
             for label, engine in _engines(recipe, federation, seed, folder, listen):
                 try:
-                    engine.run(from_round=from_round)
+                    engine.run(previous=previous)
                 except RunFailed as failure:
                     failures.append(failure)
                 results.append(Result.of(engine, label, recipe.evaluation.summary))

@@ -56,7 +56,8 @@ class ClientData:
 
     def change(self, edit: Callable[[str, Samples], Samples]) -> ClientData:
         """A copy with ``edit(split name, samples)`` applied to each split."""
-        return replace(self, **{name: edit(name, self.split(name)) for name in SPLITS})
+        train, val, test = (edit(name, self.split(name)) for name in SPLITS)
+        return replace(self, train=train, val=val, test=test)
 
 
 @dataclass(frozen=True)
@@ -144,8 +145,8 @@ class Federation:
                 + ", ".join(f"'{client_id}' has {list(shape)}" for shape, client_id in shapes.items())
                 + "; leave centralized out, or keep the clients of one shape"
             )
-        pool = {s: Samples.join([client.split(s) for client in self.clients]) for s in SPLITS}
-        return self.with_clients([ClientData("everyone", **pool)])
+        train, val, test = (Samples.join([client.split(s) for client in self.clients]) for s in SPLITS)
+        return self.with_clients([ClientData("everyone", train, val, test)])
 
     def check(self, missing: Literal["refuse", "drop", "zero"] = "refuse") -> Federation:
         """The federation, sound: labels in range, shapes consistent, no missing values (or dealt with as asked)."""

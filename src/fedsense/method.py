@@ -47,6 +47,16 @@ class Reply:
     model: Params | None = None
     metrics: dict[str, float] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        for what in ("state", "upload"):
+            for group, params in getattr(self, what).items():
+                for name, tensor in params.items():
+                    if not isinstance(tensor, Tensor):
+                        raise TypeError(
+                            f"{what} must be a Bundle, but group '{group}' holds {type(tensor).__name__} under "
+                            f"'{name}' instead of a tensor"
+                        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Method:

@@ -31,13 +31,13 @@ def checked(what: str, given: Mapping[str, Any], allowed: Mapping[str, Any]) -> 
     for key, value in given.items():
         name = key.replace("-", "_")
         if name not in allowed:
-            raise UserError(f"{what} has no option '{key}'; {nearest(key, allowed)}")
+            raise UserError(f"{what} has no option '{key}'; {nearest(key, allowed)}", about=key)
         if isinstance(value, bool) and allowed[name] in (int, float, int | None, float | None):
-            raise UserError(f"{what}: '{key}' must be a number, and is {str(value).lower()}")
+            raise UserError(f"{what}: '{key}' must be a number, and is {str(value).lower()}", about=key)
         try:
             result[name] = TypeAdapter(allowed[name], config=_STRICT_ENOUGH).validate_python(value)
         except ValidationError as error:
-            raise UserError(f"{what}: '{key}' is {value!r}; {explain(error.errors()[0])}") from error
+            raise UserError(f"{what}: '{key}' is {value!r}; {explain(error.errors()[0])}", about=key) from error
     return result
 
 

@@ -1,4 +1,4 @@
-"""A recipe is one TOML file: one experiment. Every mistake in it is named, with its place and the nearest valid word."""
+"""A recipe is one TOML file: one experiment. A mistake in it is named, with its place and the nearest valid word."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Recipe(Table):
         spec = ModelSpec.of(names if isinstance(names, str) else list(names))
         for name in spec.names:
             if name not in MODELS:
-                raise UserError(f"there is no model '{name}'; {nearest(name, MODELS)}")
+                raise UserError(f"there is no model '{name}'; {nearest(name, MODELS)}", about=name)
         return ModelSpec(spec.names, options)
 
 
@@ -158,8 +158,7 @@ def make_recipe(raw: Mapping[str, Any], where: str = "recipe", text: str = "") -
     except ValidationError as error:
         raise UserError("\n".join(_explain(e, where, text) for e in error.errors())) from error
     except UserError as error:
-        quoted = re.findall(r"'([^']+)'", str(error))
-        raise UserError(f"{where}{_line(text, quoted[-2:] if len(quoted) > 1 else quoted)}: {error}") from error
+        raise UserError(f"{where}{_line(text, error.about)}: {error}", error.about) from error
 
 
 def builtin_recipes() -> dict[str, str]:
@@ -245,13 +244,15 @@ def _explain(error: Mapping[str, Any], where: str, text: str) -> str:
         table: Any = Recipe
         for part in place[:-1]:
             table = {"evaluation": Evaluation, "training": Training}.get(part, table)
-        return f"{where}{_line(text, place[-1:])}: unknown key '{name}'; {nearest(place[-1], table.model_fields)}"
+        return f"{where}{_line(text, place[-1])}: unknown key '{name}'; {nearest(place[-1], table.model_fields)}"
     if error["type"] == "missing":
         return f"{where}: '{name}' is missing; " + _EXAMPLES.get(name, "it is required")
     if error["type"] == "value_error":
-        return f"{where}{_line(text, place[-1:])}: {error['ctx']['error']}"
+        return f"{where}{_line(text, place[-1])}: {error['ctx']['error']}"
     given = f" is {error['input']!r}" if not isinstance(error["input"], dict | list) else ""
-    return f"{where}{_line(text, [p for p in place if not p.isdigit()][-1:])}: '{name}'{given}; {explain(error)}"
+    return (
+        f"{where}{_line(text, next(p for p in reversed(place) if not p.isdigit()))}: '{name}'{given}; {explain(error)}"
+    )
 
 
 _EXAMPLES = {
@@ -261,13 +262,11 @@ _EXAMPLES = {
 }
 
 
-def _line(text: str, words: Sequence[str]) -> str:
-    """Where in the file: the line that sets the first of the words found."""
-    lines = text.splitlines()
-    for word in words:
-        key = re.escape(word).replace("_", "[-_]")
-        for pattern in (rf"^\s*\"?{key}\"?\s*=", rf"=\s*.*\"{key}\""):
-            for number, line in enumerate(lines, 1):
-                if re.search(pattern, line):
-                    return f", line {number}"
+def _line(text: str, word: str) -> str:
+    """Where in the file: the line that has the word as a key, or else as a value."""
+    key = re.escape(word).replace("_", "[-_]")
+    for pattern in (rf"^\s*\"?{key}\"?\s*=", rf"=.*[\"']{key}[\"']", rf"\b{key}\b\s*="):
+        for number, line in enumerate(text.splitlines() if word else (), 1):
+            if re.search(pattern, line):
+                return f", line {number}"
     return ""

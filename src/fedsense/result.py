@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -172,10 +172,22 @@ def comparison(results: Sequence[Result], selection: str | None = None, weighted
         for view, metric in columns:
             alike = [r for r in rows if (r.method, r.view, r.metric) == (method, view, metric)]
             cells.append(_cell(alike, metric, weighted))
-        cost = [r.cost for r in results if r.method == method]
-        body.append(cells + _cost_cells(cost))
-    header = ["method", *(f"{view} {metric}" for view, metric in columns), "MB down", "MB up", "train s"]
+        body.append(cells)
+    header = ["method", *(f"{view} {metric}" for view, metric in columns)]
     return Grid(header, body, _caption(results, rows, weighted))
+
+
+def costs(results: Sequence[Result]) -> Grid:
+    """What each method cost: a run's mean over the seeds."""
+    units = {"MB down": ("bytes_down", 1e6), "MB up": ("bytes_up", 1e6), "training s": ("seconds", 1.0)}
+    units["peak MB"] = ("peak_memory_bytes", 1e6)
+    body = []
+    for method in dict.fromkeys(result.method for result in results):
+        each = [r.cost for r in results if r.method == method]
+        body.append([method, *(f"{np.mean([c[key] for c in each]) / unit:.1f}" for key, unit in units.values())])
+    return Grid(
+        ["method", *units], body, "a whole run: bytes as serialised, local training, memory of the largest process"
+    )
 
 
 def report_json(results: Sequence[Result], folder: Path | None, selection: str | None = None) -> dict[str, Any]:
@@ -195,14 +207,7 @@ def _cell(rows: Sequence[Row], metric: str, weighted: bool) -> str:
     mean = scale * float(np.mean([r.weighted_mean if weighted else r.mean for r in rows]))
     spread = scale * float(np.mean([r.std for r in rows]))
     digits = 2 if scale == 1 else 1
-    return f"{mean:.{digits}f}" if weighted else f"{mean:.{digits}f} ± {spread:.{digits}f}"
-
-
-def _cost_cells(costs: Sequence[Mapping[str, Any]]) -> list[str]:
-    def mean(key: str, unit: float) -> str:
-        return f"{np.mean([cost[key] for cost in costs]) / unit:.1f}"
-
-    return [mean("bytes_down", 1e6), mean("bytes_up", 1e6), mean("seconds", 1)]
+    return f"{mean:.{digits}f}" if weighted else f"{mean:.{digits}f}±{spread:.{digits}f}"
 
 
 def _caption(results: Sequence[Result], rows: Sequence[Row], weighted: bool) -> str:

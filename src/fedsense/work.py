@@ -29,7 +29,7 @@ def stream(*key: object) -> np.random.Generator:
 class Step(NamedTuple):
     """One optimiser step: which samples, and the seed of what is random in the forward pass (dropout)."""
 
-    index: NDArray[np.int64]
+    samples: NDArray[np.int64]
     noise: int
 
 

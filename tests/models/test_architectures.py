@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedsense.models import MODELS, Batch, Model, build_model
-from fedsense.models.convnet4 import BatchNorm
 
 SMALL = {  # a small input of each model
     "protohar-cnn": (6, 64),
@@ -290,34 +289,21 @@ def test_batchnorm_state(name: str) -> None:
     assert moved == set(statistics(params))
 
 
-def test_batchnorm_with_one_sample() -> None:
-    """On a larger map one sample has a variance: the same as PyTorch's. On a 1×1 map it has none."""
-    ours, theirs = BatchNorm(5), torch.nn.BatchNorm2d(5)
-    x = samples(1, 5, 3, 2)
-    torch.testing.assert_close(ours(x), theirs(x))
-    torch.testing.assert_close(ours.running_var, theirs.running_var)
-
-    point = samples(1, 5, 1, 1)
-    with pytest.raises(ValueError, match="more than 1 value per channel"):
-        theirs(point)
-    before = (ours.running_mean.clone(), ours.running_var.clone())
-    theirs.eval()
-    torch.testing.assert_close(ours(point), theirs(point))
-    assert torch.equal(ours.running_mean, before[0])
-    assert torch.equal(ours.running_var, before[1])
-
-
-def test_one_sample_on_a_tiny_image_trains() -> None:
+def test_batchnorm_with_one_sample_takes_the_running_statistics() -> None:
+    """One sample on a 1×1 map has no variance: PyTorch stops there; we normalise as in inference, and go on."""
     model = build_model("convnet4-large", (20, 20), 3)  # 20 → 10 → 5 → 3 → 2 → 1
     params = model.init(0)
+    one = samples(1, 20, 20)
     weights = {name: tensor.requires_grad_() for name, tensor in params.items() if name not in model.buffers}
     before = {name: tensor.clone() for name, tensor in statistics(params).items()}
-    loss = model(params, batch_of(samples(1, 20, 20))).logits.square().sum()
-    grads = torch.autograd.grad(loss, list(weights.values()))
+    logits = model(params, batch_of(one)).logits
+    grads = torch.autograd.grad(logits.square().sum(), list(weights.values()))
     assert all(grad.isfinite().all() for grad in grads)
     assert grads[0].any()
-    moved = {name for name, tensor in statistics(params).items() if not torch.equal(tensor, before[name])}
-    assert moved == {name for name in before if not name.startswith("encoder.14.")}  # all but the 1×1 maps'
+    torch.testing.assert_close(logits, model.infer(params, one).logits)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in statistics(params).items())
+    model(params, batch_of(samples(2, 20, 20)))
+    assert not any(torch.equal(tensor, before[name]) for name, tensor in statistics(params).items())
 
 
 # All models under Model's promises

@@ -116,5 +116,5 @@ def test_a_missing_parameter_is_an_error() -> None:
     model = linear_model()
     params = model.init(0)
     del params["encoder.bias"]
-    with pytest.raises(RuntimeError, match=r"encoder\.bias"):
+    with pytest.raises(ValueError, match=r"encoder\.bias"):
         model.infer(params, torch.ones(1, 5))

@@ -11,9 +11,7 @@ import click
 import typer
 
 from fedsense.cli.commands import app
-from fedsense.errors import FedsenseError
-
-INTERRUPTED = 130
+from fedsense.errors import FedsenseError, Interrupted
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -24,28 +22,21 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _run(arguments: list[str] | None) -> int:
     try:
-        typer.main.get_command(app).main(arguments, prog_name="fedsense", standalone_mode=False)
-    except click.exceptions.Exit as stop:
-        return stop.exit_code
+        code = typer.main.get_command(app).main(arguments, prog_name="fedsense", standalone_mode=False)
+        return code if isinstance(code, int) else 0
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except (KeyboardInterrupt, click.Abort) as stop:
-        _say(f"interrupted{': ' + str(stop) if str(stop) else ''}")
-        return INTERRUPTED
+    except (KeyboardInterrupt, click.Abort):
+        return Interrupted.exit_code
     except BrokenPipeError:  # whoever read our output has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except FedsenseError as error:
         if os.environ.get("FEDSENSE_DEBUG"):
             raise
-        _say(f"error: {error}")
+        print(error if isinstance(error, Interrupted) else f"error: {error}", file=sys.stderr)
         return error.exit_code
-    return 0
-
-
-def _say(message: str) -> None:
-    print(message, file=sys.stderr)
 
 
 def _stop(*_: Any) -> None:

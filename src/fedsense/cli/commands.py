@@ -32,9 +32,8 @@ Set = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder of the result (default: runs/NAME).")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with what the folder holds.")]
-FromRound = Annotated[
-    int | None,
-    typer.Option("--from-round", metavar="N", help="With --resume: go on from the checkpoint of this round."),
+Previous = Annotated[
+    bool, typer.Option("--previous", help="With --resume: where the newest checkpoint is damaged, use the one before.")
 ]
 Summary = Annotated[
     str | None,
@@ -60,10 +59,10 @@ def top(version: Annotated[bool, typer.Option("--version", help="Print the versi
 
 @app.command()
 def demo(
-    set_: Set = None, out: Out = None, resume: Resume = False, from_round: FromRound = None, json_: Json = False
+    set_: Set = None, out: Out = None, resume: Resume = False, previous: Previous = False, json_: Json = False
 ) -> None:
     """Watch a federation of very different (synthetic) clients learn; about a minute on two cores."""
-    _run("demo", set_ or [], out, resume, from_round, json_)
+    _run("demo", set_ or [], out, resume, previous, json_)
 
 
 @app.command()
@@ -72,11 +71,11 @@ def run(
     set_: Set = None,
     out: Out = None,
     resume: Resume = False,
-    from_round: FromRound = None,
+    previous: Previous = False,
     json_: Json = False,
 ) -> None:
     """Run a recipe: every method with every seed."""
-    _run(recipe, set_ or [], out, resume, from_round, json_)
+    _run(recipe, set_ or [], out, resume, previous, json_)
 
 
 @app.command("list")
@@ -112,28 +111,26 @@ def compare(
             print(f"{result.folder} is unfinished: {result.done} of {result.rounds} rounds", file=sys.stderr)
 
 
-def _run(
-    source: str, overrides: Sequence[str], out: Path | None, resume: bool, from_round: int | None, as_json: bool
-) -> None:
+def _run(source: str, overrides: Sequence[str], out: Path | None, resume: bool, previous: bool, as_json: bool) -> None:
     from fedsense.cli.progress import Display
-    from fedsense.errors import UserError
+    from fedsense.errors import Interrupted, UserError
     from fedsense.experiment import choose_folder, run_recipe
     from fedsense.recipe import load_recipe
     from fedsense.result import report_json
 
-    if from_round is not None and not resume:
-        raise UserError("--from-round goes with --resume")
+    if previous and not resume:
+        raise UserError("--previous goes with --resume")
     recipe = load_recipe(source, overrides)
     folder = choose_folder(recipe, out, resume)
     again = ["fedsense", *(["demo"] if source == "demo" else ["run", source])]
     again += [word for override in overrides for word in ("--set", override)]
     again += ["--out", str(folder), "--resume"]
     try:
-        with Display(len(recipe.methods()) * len(recipe.seeds), quiet_output=as_json) as display:
+        with Display(several_seeds=len(recipe.seeds) > 1, quiet_output=as_json) as display:
             display.intro(recipe)
-            results = run_recipe(recipe, folder, resume, from_round, display.listen)
+            results = run_recipe(recipe, folder, resume, previous, display.listen)
     except KeyboardInterrupt as stop:
-        raise KeyboardInterrupt(f"nothing is lost; go on with\n  {shlex.join(again)}") from stop
+        raise Interrupted(f"interrupted; nothing is lost. Go on with\n  {shlex.join(again)}") from stop
     if as_json:
         print(json.dumps(report_json(results, folder), indent=1))
         return
@@ -146,17 +143,17 @@ def _print_table(results: Sequence[Result], summary: str | None, weighted: bool)
     from rich.console import Console
     from rich.table import Table
 
-    from fedsense.result import comparison
+    from fedsense.result import comparison, costs
 
-    grid = comparison(results, summary, weighted)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for number, column in enumerate(grid.header):
-        table.add_column(column, justify="right" if number else "left")
-    for row in grid.rows:
-        table.add_row(*row)
-    console = Console()
-    console.print(table)
-    console.print(grid.caption, style="dim", highlight=False)
+    console = Console(highlight=False)
+    for grid in (comparison(results, summary, weighted), costs(results)):
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+        for number, column in enumerate(grid.header):
+            table.add_column(column.replace(" ", "\n", 1), justify="right" if number else "left")
+        for row in grid.rows:
+            table.add_row(*row)
+        console.print(table)
+        console.print(grid.caption, style="dim")
 
 
 def _print_rows(rows: Sequence[dict[str, str | int]]) -> None:

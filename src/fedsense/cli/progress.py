@@ -27,10 +27,10 @@ class Display:
     It is drawn when something happens, never by a thread: worker processes are forked while it is up.
     """
 
-    def __init__(self, runs: int, quiet_output: bool = False) -> None:
+    def __init__(self, several_seeds: bool = False, quiet_output: bool = False) -> None:
         self.console = Console(stderr=quiet_output, highlight=False)
         self.live = self.console.is_terminal
-        self.runs = runs
+        self.several_seeds = several_seeds
         self.bars = Bars(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
@@ -65,14 +65,14 @@ class Progress(Listener):
 
     def __init__(self, display: Display, label: str, seed: int) -> None:
         self.display = display
-        self.name = f"{label}" + (f" · seed {seed}" if display.runs > 1 else "")
+        self.name = f"{label}" + (f" · seed {seed}" if display.several_seeds else "")
         self.alone_in_display = False
         self._said = 0.0
 
     @staticmethod
     def alone(label: str, seed: int) -> Progress:
         """A display for a single run."""
-        listener = Progress(Display(1), label, seed)
+        listener = Progress(Display(), label, seed)
         listener.alone_in_display = True
         return listener
 

@@ -45,7 +45,7 @@ DATASETS: dict[str, DatasetEntry] = {
 def find_dataset(name: str) -> DatasetEntry:
     """The dataset of that name."""
     if name not in DATASETS:
-        raise UserError(f"there is no dataset '{name}'; {nearest(name, DATASETS)}")
+        raise UserError(f"there is no dataset '{name}'; {nearest(name, DATASETS)}", about=name)
     return DATASETS[name]
 
 

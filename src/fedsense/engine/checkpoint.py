@@ -75,24 +75,25 @@ def save(folder: Path, checkpoint: Checkpoint, changed: Iterable[str]) -> None:
     _forget_old(folder)
 
 
-def load(folder: Path, at: int | None = None) -> Checkpoint | None:
-    """The newest checkpoint (or the one of round ``at``), or None where there is none; damage is refused."""
+def load(folder: Path, previous: bool = False) -> Checkpoint | None:
+    """The newest checkpoint, or None where there is none. Damage is refused; with ``previous`` the newest sound one."""
     manifests = _manifests(folder)
-    if at is not None:
-        manifests = [path for path in manifests if _round_of(path) == at]
     if not manifests:
         return None
     newest = manifests[-1]
     try:
         return _read(newest)
     except CheckpointError as error:
-        good = next((path for path in reversed(_manifests(folder)) if path != newest and _sound(path)), None)
+        sound = next((path for path in reversed(manifests[:-1]) if _sound(path)), None)
+        if previous and sound:
+            return _read(sound)
         offer = (
-            f"the one of round {_round_of(good)} is sound: go on from it with --resume --from-round {_round_of(good)}"
-            if good
+            f"the one of round {_round_of(sound)} is sound: go on from it with --resume --previous"
+            if sound
             else "there is no sound one before it: run anew in another folder (--out)"
         )
-        raise CheckpointError(f"checkpoint of round {_round_of(newest)} refused: {error}; {offer}") from error
+        where = f"{folder.parent.name}, checkpoint of round {_round_of(newest)}"
+        raise CheckpointError(f"{where} refused: {error}; {offer}") from error
 
 
 def discard_after(folder: Path, round: int) -> None:

@@ -1,6 +1,6 @@
 """What a run measures, round by round, in memory and in the run's folder.
 
-scores.jsonl   one line an evaluated round: view → split → metric → client → value; the same bits for the same recipe
+scores.jsonl   one line an evaluated round: view → split → metric → client → value; same recipe, same bits
 ledger.jsonl   one line a round: for every client that took part, bytes down and up by group, seconds, memory, loss
 """
 

@@ -47,9 +47,10 @@ class Settings:
     device: str = "auto"
 
     def __post_init__(self) -> None:
+        check_metrics(self.metrics)
         for view in self.views:
             if view not in VIEWS:
-                raise UserError(f"there is no view '{view}'; {nearest(view, VIEWS)}")
+                raise UserError(f"there is no view '{view}'; {nearest(view, VIEWS)}", about=view)
         if self.rounds < 1:
             raise UserError(f"rounds is {self.rounds}; a run has at least one")
         if not 0 < self.participation <= 1:
@@ -121,13 +122,14 @@ class Engine:
         self._files = Checkpoint(0, {}, {}, {})
         self._changed: set[str] = set()
         self._last_saved, self._saving_took = time.monotonic(), 0.0
+        self._between_rounds = True
 
-    def run(self, from_round: int | None = None) -> None:
-        """All rounds that are left; with a folder, from the checkpoint in it (the newest, or that of ``from_round``)."""
+    def run(self, previous: bool = False) -> None:
+        """All rounds that are left; with a folder, from its newest checkpoint (see :meth:`restore`)."""
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # see engine/executors.py
         try:
-            self.restore(from_round)
+            self.restore(previous)
             self.executor = make_executor(self.site, self.settings.workers)
             for listener in self.listeners:
                 listener.started(self)
@@ -135,6 +137,10 @@ class Engine:
                 self._one_round(round)
                 for listener in self.listeners:
                     listener.round_done(self, round)
+        except KeyboardInterrupt:
+            if self._between_rounds:  # a round under way has changed nothing yet
+                self._save(always=True)
+            raise
         finally:
             for listener in self.listeners:
                 listener.stopped(self)
@@ -155,6 +161,7 @@ class Engine:
         calls = [self._call("update", client, round, score=own) for client in chosen]
         answers = self._ask(calls, round, tell=True)
         uploads = {client: answer.bundles["upload"] for client, answer in zip(chosen, answers, strict=True)}
+        self._between_rounds = False
         try:
             self.server = self.method.aggregate(self.server, uploads)
         except FedsenseError:
@@ -166,8 +173,8 @@ class Engine:
         self.record.add("ledger", self._ledger_line(round, calls, answers))
         if scoring:
             self.record.add("scores", {"round": round, "scores": self._score(round)})
-        self.round = round
-        self._save()
+        self.round, self._between_rounds = round, True
+        self._save(always=round == self.settings.rounds)
 
     def _call(self, job: str, client: str, round: int, score: bool = False) -> Call:
         bundles = {"down": self.method.broadcast(self.server, client)}
@@ -239,14 +246,12 @@ class Engine:
         self.federation[client]  # says so if there is no such client
         return self.site.personal(self._call("received", client, self.round + 1))
 
-    def restore(self, from_round: int | None = None) -> None:
-        """Take up what the folder holds."""
+    def restore(self, previous: bool = False) -> None:
+        """Take up what the folder holds: the newest checkpoint, or with ``previous`` the newest that is sound."""
         if self.folder is None:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        found = checkpoints.load(self.folder / "checkpoints", at=from_round)
-        if found is None and from_round is not None:
-            raise UserError(f"{self.folder.name} has no checkpoint of round {from_round}")
+        found = checkpoints.load(self.folder / "checkpoints", previous)
         self.record = Record(self.folder, found.lengths if found else None)
         if found is None:
             return
@@ -258,11 +263,11 @@ class Engine:
                 self.trained[client] = {"model": kept["trained"]}
         self.scores = found.scores
 
-    def _save(self) -> None:
-        if self.folder is None:
+    def _save(self, always: bool = False) -> None:
+        if self.folder is None or self.round == self._files.round:
             return
         now = time.monotonic()
-        if self.round < self.settings.rounds and CHECKPOINT_SHARE * (now - self._last_saved) < self._saving_took:
+        if not always and CHECKPOINT_SHARE * (now - self._last_saved) < self._saving_took:
             return
         kept = {c: self._kept(c) for c in self._changed}
         point = replace(

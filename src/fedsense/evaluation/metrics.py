@@ -50,12 +50,12 @@ METRICS: dict[str, Metric] = {"accuracy": accuracy, "macro-f1": macro_f1, "auc":
 LOWER_IS_BETTER = frozenset({"mae"})
 
 
-def check_metrics(names: Sequence[str], task: Task) -> None:
+def check_metrics(names: Sequence[str], task: Task | None = None) -> None:
     """Refuse metrics that do not exist or do not fit the task."""
     for name in names:
         if name not in METRICS:
-            raise UserError(f"there is no metric '{name}'; {nearest(name, METRICS)}")
-        if name == "mae" and task.kind != "counting":
+            raise UserError(f"there is no metric '{name}'; {nearest(name, METRICS)}", about=name)
+        if name == "mae" and task is not None and task.kind != "counting":
             raise UserError("metric 'mae' is for counting tasks, where classes are numbers; this federation's are not")
 
 

@@ -17,5 +17,5 @@ __all__ = ["METHODS", "Centralized", "FedAvg", "FedProx", "Local", "find_method"
 def find_method(name: str) -> type[Method]:
     """The method of that name."""
     if name not in METHODS:
-        raise UserError(f"there is no method '{name}'; {nearest(name, METHODS)}")
+        raise UserError(f"there is no method '{name}'; {nearest(name, METHODS)}", about=name)
     return METHODS[name]

@@ -17,6 +17,7 @@ from fedsense.bundle import Params
 from fedsense.work import seed_of
 
 PARTS = ("adapter", "encoder", "head")
+_NO_SEED = torch.tensor(0)
 
 
 class Output(NamedTuple):
@@ -58,13 +59,16 @@ class Model:
     """
 
     def __init__(self, network: Network, architecture: str = "custom") -> None:
+        self._norms = [m for m in network.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+        for norm in self._norms:  # it counts minibatches: nothing to send or to average
+            norm.register_buffer("num_batches_tracked", norm.num_batches_tracked, persistent=False)
         self.network = network
         self.architecture = architecture
         self.features = network.features
-        self.buffers = frozenset(name for name, _ in network.named_buffers())
+        self.buffers = frozenset(network.state_dict()) - frozenset(name for name, _ in network.named_parameters())
         self.shapes = {name: tuple(t.shape) for name, t in network.state_dict().items()}
         self._dropouts = [m for m in network.modules() if isinstance(m, Dropout)]
-        self._mode: tuple[str, ...] | None = None
+        self._mode: tuple[tuple[str, ...], bool] | None = None
 
     @property
     def parameter_count(self) -> int:
@@ -81,11 +85,18 @@ class Model:
         return {name: t.detach().clone() for name, t in self.network.state_dict().items()}
 
     def __call__(self, params: Mapping[str, Tensor], batch: Batch) -> Output:
-        """A training pass; parts that do not train run as in inference."""
-        self._set_mode(batch.parts)
+        """A training pass; parts that do not train run as in inference.
+
+        A minibatch of one sample has no variance: BatchNorm then takes its running statistics and leaves them be.
+        """
+        self._set_mode(batch.parts, normalise=len(batch.x) > 1)
         for number, layer in enumerate(self._dropouts):
             layer.seed = batch.noise + number
-        return self._run(params, batch.x)
+        try:
+            return self._run(params, batch.x)
+        finally:  # under vmap the seed is a tensor that must not outlive the pass
+            for layer in self._dropouts:
+                layer.seed = _NO_SEED
 
     def infer(self, params: Mapping[str, Tensor], x: Tensor) -> Output:
         """A pass in inference mode: no dropout, running statistics as they are."""
@@ -100,17 +111,24 @@ class Model:
     @torch.no_grad()
     def predict(self, params: Mapping[str, Tensor], x: Tensor, batch: int = 512) -> Output:
         """Inference over any number of samples, in pieces that fit the cache."""
-        pieces = [self.infer(params, piece) for piece in x.split(batch)]
+        pieces = [self.infer(params, piece) for piece in torch.split(x, batch)]
         return pieces[0] if len(pieces) == 1 else Output(*(torch.cat(column) for column in zip(*pieces, strict=True)))
 
     def _run(self, params: Mapping[str, Tensor], x: Tensor) -> Output:
-        return functional_call(self.network, dict(params), (x,), strict=True)  # type: ignore[no-any-return]
+        try:
+            own = {name: params[name] for name in self.shapes}
+        except KeyError as missing:
+            raise ValueError(f"the parameters lack {missing} of {self.architecture}; give the whole model") from None
+        return functional_call(self.network, own, (x,))  # type: ignore[no-any-return]
 
-    def _set_mode(self, parts: tuple[str, ...]) -> None:
-        if parts != self._mode:
-            for name in PARTS:
-                getattr(self.network, name).train(name in parts)
-            self._mode = parts
+    def _set_mode(self, parts: tuple[str, ...], normalise: bool = True) -> None:
+        if (parts, normalise) == self._mode:
+            return
+        for name in PARTS:
+            getattr(self.network, name).train(name in parts)
+        for norm in self._norms if not normalise else ():
+            norm.eval()
+        self._mode = (parts, normalise)
 
 
 class Dropout(nn.Module):
@@ -120,13 +138,13 @@ class Dropout(nn.Module):
         super().__init__()
         self.p = p
         self.whole_channels = whole_channels  # one decision a channel, as Dropout2d
-        self.seed: Tensor = torch.tensor(0)
+        self.seed: Tensor = _NO_SEED
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
         shape = x[:, :, :1, :1] if self.whole_channels else x
-        keep = _Bernoulli.apply(self.seed, shape, 1 - self.p)
+        keep: Tensor = _Bernoulli.apply(self.seed, shape, 1 - self.p)  # type: ignore[no-untyped-call]
         return x * keep / (1 - self.p)
 
     def extra_repr(self) -> str:

@@ -12,7 +12,7 @@ import jinja2
 from fedsense import __version__
 from fedsense.engine.checkpoint import write_atomically
 from fedsense.report.figures import curves, svg
-from fedsense.result import Result, comparison
+from fedsense.result import Result, comparison, costs
 
 
 def write(folder: Path, results: Sequence[Result]) -> None:
@@ -28,7 +28,7 @@ def write(folder: Path, results: Sequence[Result]) -> None:
         synthetic=any(r.synthetic for r in shown),
         clients=len(shown[0].test_sizes),
         rounds=max(r.done for r in shown),
-        table=comparison(shown),
+        tables=[comparison(shown), costs(shown)],
         picture=picture,
         recipe=json.dumps(json.loads((folder / "recipe.json").read_bytes()), indent=2),
         version=__version__,

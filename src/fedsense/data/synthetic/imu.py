@@ -32,7 +32,7 @@ Array = NDArray[Any]
 
 ACTIVITIES = ("walking", "stairs-up", "stairs-down", "running", "sitting", "standing", "lying", "cycling")
 GRAVITY = 9.81
-HARMONICS = 6  # of the stride, which is two steps
+HARMONICS = 8  # of the stride, which is two steps
 BOUT = 3  # windows cut from one bout, at most
 MARGIN = 0.3  # seconds recorded at either end and cut off after resampling
 
@@ -54,14 +54,14 @@ class Gait:
 
 
 GAITS = {
-    "walking": Gait(0.95, 0.28, 0.17, 0.11, 0.45, 1.0, 0.36, 0.36, 0.09),
-    "stairs-up": Gait(0.80, 0.25, 0.17, 0.14, 0.25, 0.2, 0.42, 0.26, 0.10),
-    "stairs-down": Gait(1.00, 0.34, 0.14, 0.12, 0.65, 1.9, 0.30, 0.24, 0.07),
-    "running": Gait(1.28, 0.52, 0.26, 0.15, 0.45, 1.1, 0.46, 0.48, 0.11),
+    "walking": Gait(0.95, 0.30, 0.17, 0.11, 0.55, 1.0, 0.36, 0.32, 0.09),
+    "stairs-up": Gait(0.80, 0.26, 0.20, 0.16, 0.35, 0.0, 0.42, 0.26, 0.12),
+    "stairs-down": Gait(1.00, 0.32, 0.12, 0.12, 0.80, 2.2, 0.28, 0.22, 0.06),
+    "running": Gait(1.32, 0.46, 0.22, 0.13, 0.50, 1.0, 0.38, 0.36, 0.10),
     "sitting": Gait(0, 0, 0, 0, 0, 0, 0, 0, 0, sway=0.010),
     "standing": Gait(0, 0, 0, 0, 0, 0, 0, 0, 0, sway=0.014),
     "lying": Gait(0, 0, 0, 0, 0, 0, 0, 0, 0, sway=0.008),
-    "cycling": Gait(1.10, 0.09, 0.08, 0.10, 0.40, 0.3, 0.40, 0.06, 0.03, sway=0.02),
+    "cycling": Gait(1.15, 0.10, 0.10, 0.14, 0.30, 0.3, 0.36, 0.08, 0.05, sway=0.02),
 }
 
 
@@ -83,15 +83,15 @@ class Placement:
 PLACEMENTS = (
     Placement(
         "waist", (0, 0, 0), 0.12, 0.0, 0.1, 1.0,
-        (3, 5, 2, 6, -20, 0, -65, -14), (0, 0, 0, 0, 3, 0, 14, 0), ("phone", "old-phone"),
+        (3, 8, 0, 10, -30, 0, -75, -20), (0, 0, 0, 0, 5, 0, 20, 0), ("phone", "old-phone"),
     ),
     Placement(
-        "wrist", (0, 90, 20), 0.0, 1.0, 0.35, 2.0,
-        (16, 18, 16, 24, 50, 14, 65, 46), (4, 4, 4, 8, 20, 4, 45, 16), ("watch", "band"),
+        "wrist", (15, 30, 0), 0.0, 1.0, 0.35, 2.0,
+        (6, 10, 6, 18, 45, 0, 70, 40), (0, 0, 0, 4, 20, 0, 45, 16), ("watch", "band"),
     ),
     Placement(
-        "pocket", (90, 0, 75), 0.9, 0.0, 0.2, 1.0,
-        (8, 11, 9, 11, 66, 4, 74, 52), (4, 4, 4, 4, 6, 4, 34, 6), ("phone", "old-phone"),
+        "pocket", (-20, 0, 60), 0.9, 0.0, 0.2, 1.0,
+        (6, 11, 7, 11, 60, 0, 74, 45), (0, 0, 0, 0, 6, 0, 40, 6), ("phone", "old-phone"),
     ),
 )  # fmt: skip
 
@@ -258,8 +258,8 @@ def draw_person(rng: np.random.Generator, skew: float) -> Person:
         tremor_rate=9.0 + 1.5 * min(skew, 1.0) * float(rng.uniform(-1, 1)),
         style=np.exp(skew * (size + 2j * phase)),
         pace=np.exp(0.08 * skew * rng.standard_normal(len(ACTIVITIES))),
-        posture=np.radians(5.0) * skew * rng.standard_normal((len(ACTIVITIES), 3)),
-        mounting=np.radians(18.0) * skew * rng.standard_normal(3),
+        posture=np.radians(7.0) * skew * rng.standard_normal((len(ACTIVITIES), 3)),
+        mounting=np.radians(22.0) * skew * rng.standard_normal(3),
     )
 
 
@@ -300,7 +300,7 @@ def record(
     device, bouts = client.device, len(activity)
     length = int(np.ceil((seconds + 2 * MARGIN) * device.rate)) + 1
     pace = np.array([GAITS[name].stride for name in ACTIVITIES]) * client.person.pace * client.person.cadence
-    stride = pace[activity] * np.exp(0.04 * variation * rng.standard_normal(bouts))
+    stride = pace[activity] * np.exp(0.05 * variation * rng.standard_normal(bouts))
     gains, bias = np.array(device.gain), np.array(device.bias)
     coefficients = _turned(_coefficients(client, activity, stride, rng, variation), client, activity, rng, variation)
     coefficients *= gains[:, None]
@@ -347,8 +347,9 @@ def _harmonics(client: Client) -> tuple[Array, Array]:
     angle = np.zeros_like(linear)
     for number, name in enumerate(ACTIVITIES):
         gait = GAITS[name]
-        fades = gait.impact ** np.array([0, 0, 1, 1, 2, 2])
-        left_right, steps = np.array([1, 0, 1, 0, 1, 0]) * fades, np.array([0, 1, 0, 1, 0, 1]) * fades
+        fades = gait.impact ** (np.arange(HARMONICS) // 2)
+        odd = np.arange(HARMONICS) % 2
+        left_right, steps = (1 - odd) * fades, odd * fades
         limp = steps + person.asymmetry * left_right
         linear[number, 0] = gait.surge * limp * np.exp(-1j * gait.lag)
         linear[number, 1] = gait.roll * left_right * np.exp(0.5j * gait.lag)
@@ -366,7 +367,7 @@ def _coefficients(client: Client, activity: Array, stride: Array, rng: np.random
     bouts, person = len(activity), client.person
     linear, angle = (part[activity] for part in _harmonics(client))
     vary = rng.standard_normal((2, bouts, 6, HARMONICS)) * variation
-    own = np.exp(0.15 * variation * rng.standard_normal((bouts, 1, 1)) + 0.15 * vary[0] + 0.2j * vary[1])
+    own = np.exp(0.2 * variation * rng.standard_normal((bouts, 1, 1)) + 0.2 * vary[0] + 0.25j * vary[1])
     linear, angle = linear * own[:, :3], angle * own[:, 3:]
     omega = 2 * np.pi * stride[:, None, None] * np.arange(1, HARMONICS + 1)
     # a part that swings turns gravity into its own frame, and is flung about its joint
@@ -388,7 +389,7 @@ def _turned(coefficients: Array, client: Client, activity: Array, rng: np.random
     """From the body's frame into the sensor's: posture, how the device is worn, and a slip from bout to bout."""
     person, place = client.person, client.placement
     posture = np.radians(np.stack([place.tilt, place.pitch, np.zeros(len(ACTIVITIES))], axis=1))[activity]
-    slip = np.radians(5.0) * variation * rng.standard_normal((len(activity), 3))
+    slip = np.radians(7.0) * variation * rng.standard_normal((len(activity), 3))
     worn = Rotation.from_euler("xyz", place.mounting, degrees=True) * Rotation.from_rotvec(person.mounting)
     held = Rotation.from_rotvec(person.posture[activity]) * Rotation.from_rotvec(posture)
     turn = (worn * Rotation.from_rotvec(slip) * held).as_matrix()

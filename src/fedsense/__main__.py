@@ -1,0 +1,5 @@
+"""``python -m fedsense`` is the command ``fedsense``."""
+
+from fedsense.cli import main
+
+main()

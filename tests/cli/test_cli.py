@@ -1,0 +1,307 @@
+"""The command line, as a user meets it: in processes of its own."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from fedsense.cli import _run as cli
+
+RECIPE = """\
+name = "small"
+rounds = 4
+seeds = [0, 1]
+
+[data]
+name = "synthetic-imu"
+clients = 3
+samples = 24
+classes-per-client = 3
+
+[model]
+name = "flic-mlp"
+
+[training]
+epochs = 1
+
+[[method]]
+name = "local"
+
+[[method]]
+name = "fedavg"
+"""
+
+
+def fedsense(*arguments, cwd, **kwargs):
+    command = [sys.executable, "-m", "fedsense", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False, **kwargs)
+
+
+def here(capfd, monkeypatch, folder, *arguments):
+    """The same in this process, which has imported everything already: (exit code, output, errors)."""
+    monkeypatch.chdir(folder)
+    capfd.readouterr()
+    code = cli(list(arguments))
+    said = capfd.readouterr()
+    assert "Traceback" not in said.out + said.err
+    return code, said.out, said.err
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    (tmp_path / "small.toml").write_text(RECIPE)
+    return tmp_path
+
+
+def test_run_json_compare_and_resume(recipe):
+    done = fedsense("run", "small.toml", "--json", "--out", "out", cwd=recipe)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert set(document) == {"results", "cost", "folder"}
+    assert document["folder"] == "out"
+    views = [("local", "personal"), ("local", "generalisation")]
+    views += [("fedavg", "personal"), ("fedavg", "generalisation"), ("fedavg", "global")]
+    expected = {(m, s, v, k) for m, v in views for s in (0, 1) for k in ("accuracy", "macro-f1")}
+    assert {(r["method"], r["seed"], r["view"], r["metric"]) for r in document["results"]} == expected
+    for row in document["results"]:
+        assert {"method", "seed", "view", "metric", "round", "mean", "std", "clients"} <= set(row)
+        assert row["round"] == 4
+        values = list(row["clients"].values())
+        assert row["mean"] == pytest.approx(sum(values) / len(values))
+    costs = {(c["method"], c["seed"]): c for c in document["cost"]}
+    assert {"method", "seed", "bytes_down", "bytes_up", "seconds", "peak_memory_bytes"} <= set(costs["local", 0])
+    assert costs["local", 0]["bytes_up"] == costs["local", 0]["bytes_down"] == 0
+    assert costs["fedavg", 1]["bytes_up"] > costs["fedavg", 1]["bytes_down"] > 0, "the upload also holds n"
+
+    again = fedsense("compare", "out", "--json", cwd=recipe)
+    assert json.loads(again.stdout)["results"] == document["results"]
+    single = fedsense("compare", "out/fedavg-seed1", "--json", cwd=recipe)
+    assert json.loads(single.stdout)["results"] == [
+        r for r in document["results"] if (r["method"], r["seed"]) == ("fedavg", 1)
+    ]
+
+    table = fedsense("compare", "out", cwd=recipe)
+    assert "fedavg" in table.stdout
+    assert "final (round 4)" in table.stdout
+    assert "SYNTHETIC" in table.stdout
+    best = fedsense("compare", "out", "--summary", "best-on-test", cwd=recipe)
+    assert "best-on-test (round" in best.stdout
+
+    refused = fedsense("run", "small.toml", "--out", "out", cwd=recipe)
+    assert refused.returncode == 2
+    assert "--resume" in refused.stderr
+    before = (recipe / "out/fedavg-seed0/scores.jsonl").read_bytes()
+    more = fedsense("run", "small.toml", "--out", "out", "--resume", "--set", "rounds=6", cwd=recipe)
+    assert more.returncode == 0, more.stderr
+    after = (recipe / "out/fedavg-seed0/scores.jsonl").read_bytes()
+    assert after.startswith(before)
+    assert len(after.splitlines()) == 6
+    changed = fedsense("run", "small.toml", "--out", "out", "--resume", "--set", "training.lr=0.5", cwd=recipe)
+    assert changed.returncode == 2
+    assert "'training' differs" in changed.stderr
+
+
+def test_same_seed_twice_gives_the_same_bits(recipe):
+    for out, workers in (("a", 1), ("b", 3)):
+        done = fedsense("run", "small.toml", "--out", out, "--set", f"workers={workers}", cwd=recipe)
+        assert done.returncode == 0, done.stderr
+    for run in ("local-seed0", "fedavg-seed1"):
+        assert (recipe / "a" / run / "scores.jsonl").read_bytes() == (recipe / "b" / run / "scores.jsonl").read_bytes()
+        server = "checkpoints/server-00004.safetensors"
+        assert (recipe / "a" / run / server).read_bytes() == (recipe / "b" / run / server).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "small.toml", "--set", "training.lrr=1"], "did you mean 'lr'"),
+        (["run", "nowhere.toml"], "no recipe file 'nowhere.toml'"),
+        (["run", "small.toml", "--resume"], "no runs/small to resume"),
+        (["run", "small.toml", "--previous"], "goes with --resume"),
+        (["run", "small.toml", "--rsume"], "No such option"),
+        (["run", "small.toml", "--set", "model.name=protohar-cnn", "--set", "data.window=20"], "protohar-cnn"),
+        (["compare", "nowhere"], "holds no runs"),
+        (["list", "method"], "methods"),
+        (["lst"], "No such command"),
+    ],
+)
+def test_a_users_mistake_is_a_message_and_exit_code_2(recipe, capfd, monkeypatch, arguments, message):
+    code, _, errors = here(capfd, monkeypatch, recipe, *arguments)
+    assert code == 2
+    assert message in re.sub(r"[\s│]+", " ", errors)
+
+
+def test_a_method_that_fails_does_not_take_the_others_with_it(recipe, capfd, monkeypatch):
+    options = ["--out", "out", "--set", "method.fedavg.lr=1e38"]
+    code, _, errors = here(capfd, monkeypatch, recipe, "run", "small.toml", *options)
+    assert code == 1
+    assert "fedavg diverged" in errors
+    _, output, _ = here(capfd, monkeypatch, recipe, "compare", "out", "--json")
+    last = {(row["method"], row["seed"]): row["round"] for row in json.loads(output)["results"]}
+    assert last["local", 0] == last["local", 1] == 4
+    assert last.get(("fedavg", 0), 0) < 4
+
+
+def wait_for(process, path, seconds=60):
+    """Until the file is there, or the process has ended."""
+    end = time.monotonic() + seconds
+    while not list(path.parent.glob(path.name)) and process.poll() is None:
+        assert time.monotonic() < end, f"{path} did not come"
+        time.sleep(0.005)
+
+
+LONG = ["--set", "rounds=40", "--set", "seeds=[0]", "--set", "participation=0.7"]
+
+
+def started(recipe, out, rounds=40):
+    command = [sys.executable, "-m", "fedsense", "run", "small.toml", *LONG, "--set", f"rounds={rounds}", "--out", out]
+    return subprocess.Popen(command, cwd=recipe, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_killed_at_any_moment_and_resumed_equals_uninterrupted(recipe):
+    whole = fedsense("run", "small.toml", *LONG, "--out", "whole", cwd=recipe)
+    assert whole.returncode == 0, whole.stderr
+    process, kills = started(recipe, "cut"), 0
+    for moment in (
+        "local-seed0/checkpoints/round-*.json",
+        "fedavg-seed0/scores.jsonl",
+        "fedavg-seed0/checkpoints/clients-*",
+    ):
+        wait_for(process, recipe / "cut" / moment)
+        kills += process.poll() is None
+        process.kill()
+        process.communicate()
+        command = [sys.executable, "-m", "fedsense", "run", "small.toml", *LONG, "--out", "cut", "--resume"]
+        process = subprocess.Popen(command, cwd=recipe, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert kills >= 2, "the runs ended before they could be killed"
+    for run in ("local-seed0", "fedavg-seed0"):
+        for name in ("scores.jsonl", "checkpoints/server-00040.safetensors"):
+            assert (recipe / "whole" / run / name).read_bytes() == (recipe / "cut" / run / name).read_bytes(), (
+                run,
+                name,
+            )
+    a, b = (json.loads((recipe / out / "summary.json").read_text())["results"] for out in ("whole", "cut"))
+    assert a == b
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_is_130_and_says_how_to_go_on(recipe, how):
+    process = started(recipe, "cut", rounds=100_000)
+    wait_for(process, recipe / "cut" / "local-seed0" / "checkpoints" / "round-*.json")
+    os.kill(process.pid, how)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, output + errors
+    assert "Traceback" not in output + errors
+    command = shlex.split(re.search(r"fedsense (run .* --resume)", errors).group(1))
+    shorter = [word.replace("rounds=100000", "rounds=99999") for word in command]
+    refused = fedsense(*shorter, cwd=recipe)
+    assert refused.returncode == 2
+    assert "more, not fewer" in refused.stderr
+    resumed = subprocess.Popen(
+        [sys.executable, "-m", "fedsense", *command], cwd=recipe, stdout=subprocess.PIPE, text=True
+    )
+    first = next(line for line in resumed.stdout if line.startswith("local"))
+    resumed.kill()
+    resumed.communicate()
+    assert int(re.search(r"round (\d+)/", first).group(1)) > 1, "it goes on where it was"
+
+
+def test_no_worker_outlives_a_killed_run(recipe):
+    process = started(recipe, "cut", rounds=100_000)
+    wait_for(process, recipe / "cut" / "local-seed0" / "checkpoints" / "round-*.json")
+    children = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True, check=False
+    ).stdout.split()
+    assert children, "the run has workers"
+    process.kill()
+    process.communicate()
+    end = time.monotonic() + 20
+    while any(os.path.exists(f"/proc/{pid}") for pid in children):  # noqa: PTH110
+        assert time.monotonic() < end, "workers are still there"
+        time.sleep(0.05)
+
+
+def test_two_processes_do_not_share_a_folder(recipe):
+    process = started(recipe, "cut", rounds=100_000)
+    wait_for(process, recipe / "cut" / "local-seed0" / "checkpoints" / "round-*.json")
+    second = fedsense("run", "small.toml", *LONG, "--set", "rounds=100_000", "--out", "cut", "--resume", cwd=recipe)
+    process.kill()
+    process.communicate()
+    assert second.returncode == 2
+    assert "another process is running" in second.stderr
+
+
+def test_a_damaged_checkpoint_is_refused_and_the_one_before_works(recipe, capfd, monkeypatch):
+    """A run of six rounds cut back to its third, the newest of two checkpoints; then that one is damaged."""
+    monkeypatch.setattr("fedsense.engine.rounds.CHECKPOINT_SHARE", 1e9)  # a checkpoint every round
+    options = ["--set", "seeds=[0]", "--set", "method=local"]
+    for out, rounds in (("whole", 6), ("cut", 3)):
+        code, _, errors = here(
+            capfd, monkeypatch, recipe, "run", "small.toml", *options, "--set", f"rounds={rounds}", "--out", out
+        )
+        assert code == 0, errors
+    again = ["run", "small.toml", *options, "--set", "rounds=6", "--out", "cut", "--resume"]
+    newest = recipe / "cut/local-seed0/checkpoints/clients-00003.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-20])
+    code, _, errors = here(capfd, monkeypatch, recipe, *again)
+    assert code == 1
+    assert "checkpoint of round 3 refused: clients-00003.safetensors is truncated" in errors
+    assert "round 2 is sound: go on from it with --resume --previous" in errors
+    code, _, errors = here(capfd, monkeypatch, recipe, *again, "--previous")
+    assert code == 0, errors
+    for name in ("scores.jsonl", "checkpoints/clients-00006.safetensors"):
+        assert (recipe / "whole/local-seed0" / name).read_bytes() == (recipe / "cut/local-seed0" / name).read_bytes()
+
+
+def test_changed_data_are_noticed(recipe, capfd, monkeypatch):
+    assert here(capfd, monkeypatch, recipe, "run", "small.toml", "--out", "out")[0] == 0
+    path = recipe / "out/fedavg-seed0/run.json"
+    about = json.loads(path.read_text())
+    about["fingerprint"] = "0" * 32
+    path.write_text(json.dumps(about))
+    code, _, errors = here(capfd, monkeypatch, recipe, "run", "small.toml", "--out", "out", "--resume")
+    assert code == 2
+    assert "the data of 'synthetic-imu' differ" in errors
+
+
+@pytest.mark.parametrize("kind", ["methods", "models", "datasets", "recipes"])
+def test_list(kind, tmp_path, capfd, monkeypatch):
+    rows = json.loads(here(capfd, monkeypatch, tmp_path, "list", kind, "--json")[1])
+    assert rows
+    for row in rows:
+        assert row["name"]
+        assert row["description"]
+        assert row["paper"]
+    code, shown, _ = here(capfd, monkeypatch, tmp_path, "list", kind)
+    assert code == 0
+    for row in rows:
+        assert row["name"] in shown
+    if kind == "models":
+        sizes = {row["name"]: row["parameters"] for row in rows}
+        assert [sizes[f"convnet4-{size}"] for size in ("tiny", "middle", "large")] == [7_956, 18_436, 463_748]
+
+
+def test_folders_without_out_are_numbered(recipe, capfd, monkeypatch):
+    short = ["--set", "rounds=1", "--set", "seeds=[0]", "--set", "method=local"]
+    for _ in range(2):
+        assert here(capfd, monkeypatch, recipe, "run", "small.toml", *short)[0] == 0
+    assert sorted(p.name for p in (recipe / "runs").iterdir()) == ["small", "small-2"]
+
+
+def test_help_and_version(tmp_path):
+    assert "demo" in fedsense("--help", cwd=tmp_path).stdout
+    assert fedsense("--version", cwd=tmp_path).stdout.strip() == "0.1.0"
+    assert "--resume" in fedsense("run", "--help", cwd=tmp_path).stdout
+
+
+def test_help_does_not_wait_for_torch(tmp_path):
+    code = "import sys; from fedsense.cli import _run; _run(['run', '--help']); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, check=False).returncode == 0

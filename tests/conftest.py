@@ -1,0 +1,63 @@
+"""Small federations and networks the tests share."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedsense.federation import Federation
+from fedsense.models.network import Network
+from fedsense.work import stream
+
+torch.set_num_threads(1)
+
+
+def blobs(
+    clients: int = 4,
+    train: int = 24,
+    test: int = 20,
+    val: int = 8,
+    classes: int = 3,
+    shape: tuple[int, ...] = (2, 6),
+    seed: int = 0,
+) -> Federation:
+    """Clients with Gaussian classes, each client's shifted a little: quick to learn, not trivial."""
+    centres = stream(seed, "centres").normal(0, 1.2, (classes, *shape))
+
+    def draw(client: int, split: str, count: int) -> tuple[np.ndarray, np.ndarray]:
+        rng = stream(seed, client, split)
+        y = rng.integers(0, classes, count)
+        shift = stream(seed, client, "shift").normal(0, 0.5, shape)
+        return (centres[y] + shift + rng.normal(0, 1, (count, *shape))).astype("float32"), y
+
+    sizes = {"train": train, "val": val, "test": test}
+    return Federation.from_arrays(
+        {
+            f"c{i:02}": {name: draw(i, name, n + (i if name == "train" else 0)) for name, n in sizes.items()}
+            for i in range(clients)
+        },
+        classes=classes,
+        name="blobs",
+    )
+
+
+def small_net(input_shape: tuple[int, ...], classes: int) -> Network:
+    """A network with everything a network can have: adapter, BatchNorm, head."""
+    width = int(np.prod(input_shape))
+    encoder = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU())
+    adapter = nn.Sequential(nn.Flatten(), nn.Linear(width, 8))
+    return Network(encoder, nn.Linear(8, classes), features=8, adapter=adapter)
+
+
+def plain_net(input_shape: tuple[int, ...], classes: int) -> Network:
+    """A small network without running state."""
+    width = int(np.prod(input_shape))
+    encoder = nn.Sequential(nn.Flatten(), nn.Linear(width, 8), nn.Tanh())
+    return Network(encoder, nn.Linear(8, classes), features=8)
+
+
+@pytest.fixture
+def federation() -> Federation:
+    return blobs()

@@ -1,0 +1,183 @@
+"""The Python a notebook user would guess."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+import fedsense
+from conftest import blobs, plain_net
+from fedsense.methods import FedAvg
+
+
+def run(federation=None, **kwargs):
+    kwargs = {"model": plain_net, "rounds": 3, "progress": False, "workers": 1, **kwargs}
+    return fedsense.run(federation or blobs(), **kwargs)
+
+
+def test_run_gives_a_table_a_history_and_personal_models():
+    federation = blobs()
+    result = run(federation, method="fedavg", epochs=2, lr=0.1)
+    table = result.table()
+    assert "personal accuracy" in str(table)
+    assert "fedavg" in str(table)
+    assert "final (round 3)" in str(table)
+    assert "<table>" in table._repr_html_()
+    assert [line["round"] for line in result.history] == [1, 2, 3]
+    mine = result.personal_model("c01")
+    data = federation["c01"].test
+    probabilities = mine.probabilities(data.x.numpy())
+    assert probabilities.shape == (len(data), 3)
+    np.testing.assert_allclose(probabilities.sum(1), 1, rtol=1e-5)
+    right = np.mean([said == federation.task.classes[y] for said, y in zip(mine.predict(data.x), data.y, strict=True)])
+    assert right == pytest.approx(result.history[-1]["scores"]["personal"]["test"]["accuracy"]["c01"])
+
+
+def test_a_personal_model_can_be_taken_home(tmp_path):
+    mine = run().personal_model("c02")
+    mine.save(tmp_path / "mine.safetensors")
+    back = safetensors.torch.load_file(tmp_path / "mine.safetensors")
+    assert all(torch.equal(back[name], mine.params[name]) for name in mine.params)
+    with pytest.raises(fedsense.UserError, match=r"takes samples of shape \[2, 6\]"):
+        mine.predict(np.zeros((1, 3, 6)))
+
+
+def test_options_of_method_and_run_side_by_side():
+    result = run(method="fedprox", mu=0.5, epochs=1, participation=0.5, metrics="accuracy", views=["global"])
+    assert result.engine.method.mu == 0.5
+    assert len(result.ledger[0]["clients"]) == 2
+    assert list(result.history[0]["scores"]) == ["global"]
+    with pytest.raises(fedsense.UserError, match="did you mean 'epochs'"):
+        run(epoch=3)
+    with pytest.raises(fedsense.UserError, match="'lr' is 'fast'; expected a number"):
+        run(lr="fast")
+    with pytest.raises(fedsense.UserError, match="no client 'c9'"):
+        result.personal_model("c9")
+
+
+def test_compare_several():
+    a, b = run(method="local"), run(method="fedavg")
+    text = str(fedsense.compare(a, b))
+    assert "local" in text
+    assert "fedavg" in text
+    assert "–" in text, "local has no global view"
+    weighted = str(fedsense.compare(a, b, weighted=True))
+    assert "±" not in weighted
+
+
+def test_kept_in_a_folder_it_goes_on(tmp_path):
+    first = run(rounds=2, out=tmp_path / "run")
+    longer = run(rounds=4, out=tmp_path / "run")
+    assert longer.history[:2] == first.history
+    whole = run(rounds=4)
+    assert longer.history == whole.history
+
+
+def test_a_method_of_ones_own_works_and_runs_in_workers():
+    @dataclass(frozen=True, kw_only=True)
+    class Half(FedAvg):
+        """FedAvg that goes half the way."""
+
+        name: ClassVar[str] = "half"
+
+        def aggregate(self, server, uploads):
+            new = super().aggregate(server, uploads)["model"]
+            return {"model": {name: (t + server["model"][name]) / 2 for name, t in new.items()}}
+
+    a = run(method=Half(epochs=1), workers=2)
+    b = run(method=Half(), epochs=1, workers=1)
+    assert a.history == b.history
+    assert a.method == "half"
+
+
+def test_personal_model_from_disk(tmp_path):
+    from fedsense.experiment import run_recipe
+    from fedsense.recipe import make_recipe
+    from fedsense.result import Result
+
+    recipe = make_recipe(
+        {
+            "rounds": 2,
+            "data": {"name": "synthetic-imu", "clients": 2, "samples": 24},
+            "model": "flic-mlp",
+            "training": {"epochs": 1},
+            "method": ["fedavg"],
+        }
+    )
+    (result,) = run_recipe(recipe, tmp_path)
+    client = next(iter(result.test_sizes))
+    before = result.personal_model(client).params
+    after = Result.read(tmp_path / "fedavg-seed0").personal_model(client).params
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert (tmp_path / "index.html").read_text().count("<svg") == 1
+    assert "synthetic" in (tmp_path / "index.html").read_text()
+
+
+def test_everything_exported_is_there():
+    for name in fedsense.__all__:
+        assert getattr(fedsense, name) is not None
+    assert set(dir(fedsense)) == set(fedsense.__all__)
+    with pytest.raises(AttributeError):
+        fedsense.nothing  # noqa: B018
+
+
+def test_bad_federations_are_explained():
+    good = blobs()
+    x, y = np.zeros((4, 2, 6), "float32"), np.array([0, 1, 2, 0])
+
+    def make(**splits):
+        return fedsense.Federation.from_arrays({"anna": {"train": (x, y), **splits}}, classes=3)
+
+    bad = x.copy()
+    bad[2, 1, 3] = np.nan
+    with pytest.raises(
+        fedsense.UserError, match=r"client 'anna': 1 of 48 values in train are not finite .*sample 2, channel 1"
+    ):
+        run(make(train=(bad, y)))
+    assert len(make(train=(bad, y)).check("drop").clients[0].train) == 3
+    assert make(train=(bad, y)).check("zero").clients[0].train.x.sum() == 0
+    with pytest.raises(fedsense.UserError, match="holds label 3, but there are 3 classes"):
+        run(make(train=(x, y + 1)))
+    with pytest.raises(fedsense.UserError, match="holds label -1"):
+        run(make(train=(x, y - 1)))
+    with pytest.raises(fedsense.UserError, match=r"test samples have shape \[2, 5\]"):
+        run(make(test=(x[:, :, :5], y)))
+    with pytest.raises(fedsense.UserError, match="one label a sample"):
+        make(train=(x, y[:2]))
+    with pytest.raises(fedsense.UserError, match="did you mean 'test'"):
+        make(tests=(x, y))
+    with pytest.raises(fedsense.UserError, match="no 'train'"):
+        fedsense.Federation.from_arrays({"anna": {"test": (x, y)}}, classes=3)
+    with pytest.raises(fedsense.UserError, match="occur twice"):
+        good.with_clients([good.clients[0], good.clients[0]])
+    with pytest.raises(fedsense.UserError, match="no clients"):
+        good.with_clients([])
+
+
+def test_infinite_values_and_overflowing_sums():
+    x, y = np.full((2, 1, 3), 3e38, "float32"), np.array([0, 1])
+    federation = fedsense.Federation.from_arrays({"a": {"train": (x, y)}}, classes=2)
+    assert federation.check() == federation, "large is not infinite"
+    x[0, 0, 0] = np.inf
+    with pytest.raises(fedsense.UserError, match="1 of 6 values"):
+        fedsense.Federation.from_arrays({"a": {"train": (x, y)}}, classes=2).check()
+
+
+def test_several_architectures_are_dealt_out():
+    result = run(method="local", model=["flic-mlp", "coad-cnn"], federation=blobs(shape=(2, 50)), epochs=1, rounds=1)
+    members = result.engine.site.task.members
+    assert [members[c].architecture for c in sorted(members)] == ["flic-mlp", "coad-cnn"] * 2
+    with pytest.raises(fedsense.UserError, match=r"fedavg shares .* \(flic-mlp\).*\(coad-cnn\)"):
+        run(method="fedavg", model=["flic-mlp", "coad-cnn"], federation=blobs(shape=(2, 50)))
+
+
+def test_a_clients_own_architecture_wins():
+    federation = blobs(shape=(2, 50))
+    first = dataclasses.replace(federation.clients[0], model="flic-mlp")
+    mixed = federation.with_clients([first, *federation.clients[1:]])
+    result = run(method="local", model="coad-cnn", federation=mixed, epochs=1, rounds=1)
+    assert result.engine.site.task.members["c00"].architecture == "flic-mlp"

@@ -1,0 +1,93 @@
+"""The training loop against a plain PyTorch loop; what it must leave alone."""
+
+import pytest
+import torch
+
+from conftest import blobs, plain_net, small_net
+from fedsense.client import Client
+from fedsense.fit import fit
+from fedsense.models.network import Model
+from fedsense.ops import classify
+from fedsense.optim import sgd
+from fedsense.work import Work
+
+
+def client_of(builder, federation=None):
+    federation = federation or blobs()
+    data = federation.clients[0]
+    model = Model(builder(data.input_shape, len(federation.task.classes)))
+    return Client(data.id, data, model, federation.task, model.init(0), torch.device("cpu"))
+
+
+def test_equals_a_plain_loop():
+    client = client_of(plain_net)
+    schedule = Work(0, 1, client.id, batch=8).epochs(3)
+    done = fit(classify(client), client.initial, client, schedule, sgd(0.1, momentum=0.9))
+
+    network = plain_net(client.data.input_shape, 3)
+    network.load_state_dict(client.initial)
+    optimiser = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
+    losses = []
+    for step in schedule.steps(client.samples):
+        loss = torch.nn.functional.cross_entropy(
+            network(client.train.x[step.samples]).logits, client.train.y[step.samples]
+        )
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    for name, tensor in network.state_dict().items():
+        torch.testing.assert_close(done.params[name], tensor, rtol=1e-5, atol=1e-6)
+    assert done.steps == len(losses) == 3 * 3
+    assert done.loss == pytest.approx(sum(losses) / len(losses), rel=1e-5)
+
+
+def test_what_comes_in_is_left_as_it_is():
+    client = client_of(small_net)
+    before = {name: t.clone() for name, t in client.initial.items()}
+    done = fit(classify(client), client.initial, client, Work(0, 1, client.id).epochs(2), sgd(0.1))
+    assert all(torch.equal(client.initial[name], before[name]) for name in before)
+    assert not any(t.requires_grad for t in [*client.initial.values(), *done.params.values()])
+    assert not torch.equal(done.params["head.weight"], before["head.weight"])
+
+
+def test_only_the_named_parts_change_running_statistics_included():
+    client = client_of(small_net)
+    work = Work(0, 1, client.id, batch=8)
+    head = fit(classify(client), client.initial, client, work.epochs(2), sgd(0.1), only="head").params
+    rest = fit(classify(client), client.initial, client, work.epochs(2), sgd(0.1), only=("adapter", "encoder")).params
+    for name, tensor in client.initial.items():
+        in_head = name.startswith("head.")
+        assert torch.equal(head[name], tensor) == (not in_head), name
+        assert torch.equal(rest[name], tensor) == in_head, name
+
+
+def test_running_statistics_move_when_their_part_trains():
+    client = client_of(small_net)
+    done = fit(classify(client), client.initial, client, Work(0, 1, client.id).epochs(1), sgd(0.0))
+    assert not torch.equal(done.params["encoder.1.running_mean"], client.initial["encoder.1.running_mean"])
+    assert torch.equal(done.params["encoder.0.weight"], client.initial["encoder.0.weight"])
+
+
+def test_memory_goes_on_where_it_was():
+    client = client_of(plain_net)
+    loss, work, optimiser = classify(client), Work(0, 1, client.id), sgd(0.1, momentum=0.9)
+    first = fit(loss, client.initial, client, work.epochs(1, "one"), optimiser)
+    kept = fit(loss, first.params, client, work.epochs(1, "two"), optimiser, memory=first.optimiser)
+    fresh = fit(loss, first.params, client, work.epochs(1, "two"), optimiser)
+    assert not torch.equal(kept.params["head.bias"], fresh.params["head.bias"])
+    again = fit(loss, first.params, client, work.epochs(1, "two"), optimiser, memory=first.optimiser)
+    assert torch.equal(kept.params["head.bias"], again.params["head.bias"]), "the memory given must not be written into"
+
+
+def test_a_client_without_samples_stays_where_it_is():
+    client = client_of(plain_net, blobs(clients=1, train=0))
+    done = fit(classify(client), client.initial, client, Work(0, 1, client.id).epochs(5), sgd(0.1))
+    assert done.steps == 0
+    assert all(torch.equal(done.params[name], t) for name, t in client.initial.items())
+
+
+def test_nothing_to_train_in_a_part_without_parameters():
+    client = client_of(plain_net)
+    done = fit(classify(client), client.initial, client, Work(0, 1, client.id).epochs(1), sgd(0.1), only="adapter")
+    assert done.steps == 0

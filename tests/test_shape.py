@@ -1,0 +1,59 @@
+"""The shape of the code: data flow one way, and what must not stand in it."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import fedsense
+
+ROOT = Path(fedsense.__file__).parent
+
+
+def imports(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+@pytest.mark.parametrize(
+    ("folder", "forbidden"),
+    [
+        ("methods", ("engine", "data", "cli", "report", "recipe", "experiment", "result")),
+        ("ops", ("engine", "data", "cli", "report", "methods", "recipe", "experiment", "result")),
+        ("models", ("engine", "data", "cli", "report", "methods", "ops", "method", "fit")),
+        ("data", ("engine", "cli", "report", "methods", "ops", "models", "method", "fit")),
+        ("evaluation", ("engine", "cli", "report", "methods", "data", "result")),
+        ("engine", ("cli", "report", "data", "methods", "recipe", "experiment", "result")),
+        ("report", ("cli",)),
+    ],
+)
+def test_imports_go_one_way(folder, forbidden):
+    for path in (ROOT / folder).rglob("*.py"):
+        for module in imports(path):
+            top = module.split(".")[1] if module.startswith("fedsense.") else ""
+            assert top not in forbidden, f"{path.name} imports {module}"
+
+
+def test_fit_is_the_only_training_loop():
+    users = [p for p in ROOT.rglob("*.py") if "autograd.grad(" in p.read_text() or ".backward()" in p.read_text()]
+    assert [p.name for p in users] == ["fit.py"]
+
+
+def test_no_global_generator_is_read():
+    allowed = {"network.py", "__init__.py"}  # model initialisation and building, both inside fork_rng
+    for path in ROOT.rglob("*.py"):
+        text = path.read_text()
+        if "torch.manual_seed" in text or "fork_rng" in text:
+            assert path.name in allowed
+        for word in (
+            "np.random.seed",
+            "np.random.rand",
+            "np.random.normal",
+            "random.random",
+            "torch.randn(",
+            "torch.rand(",
+        ):
+            assert word not in text, f"{path.name} has {word}"
