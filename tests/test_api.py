@@ -75,6 +75,14 @@ def test_kept_in_a_folder_it_goes_on(tmp_path):
     assert longer.history[:2] == first.history
     whole = run(rounds=4)
     assert longer.history == whole.history
+    for other in ({"method": "local"}, {"lr": 0.3}, {"seed": 2}, {"every": 2}, {"federation": blobs(seed=3)}):
+        with pytest.raises(fedsense.UserError, match="began with something else"):
+            run(**{"rounds": 4, "out": tmp_path / "run", **other})
+    with pytest.raises(fedsense.UserError, match="more, not fewer"):
+        run(rounds=3, out=tmp_path / "run")
+    assert fedsense.Result.read(tmp_path / "run").table().rows == longer.table().rows
+    with pytest.raises(fedsense.UserError, match="not run from a recipe"):
+        fedsense.Result.read(tmp_path / "run").personal_model("c00")
 
 
 def test_a_method_of_ones_own_works_and_runs_in_workers():

@@ -11,28 +11,20 @@ runs/demo/
 
 from __future__ import annotations
 
-import fcntl
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from fedsense import __version__
-from fedsense.engine.checkpoint import write_atomically
+from fedsense.engine.folder import FREE_SETTINGS, RUN_FILE, alone, read_json, write_json
 from fedsense.engine.rounds import Engine, Listener
 from fedsense.errors import RunFailed, UserError
 from fedsense.federation import Federation
 from fedsense.recipe import Recipe, make_recipe
-from fedsense.result import RUN_FILE, Result, report_json
+from fedsense.result import Result, report_json
 
 RECIPE_FILE, SUMMARY_FILE = "recipe.json", "summary.json"
-# What may differ when a run goes on: how far, and where it runs. Neither changes a number of the rounds already done.
-FREE = ("rounds", "workers", "device", "description")
+FREE = (*FREE_SETTINGS, "description")  # may differ when an experiment goes on
 
 
 def choose_folder(recipe: Recipe, out: Path | None, resume: bool) -> Path:
@@ -54,6 +46,11 @@ def choose_folder(recipe: Recipe, out: Path | None, resume: bool) -> Path:
     return runs / (recipe.name if free == 1 else f"{recipe.name}-{max(numbered) + 1}")
 
 
+def run_name(label: str, seed: int) -> str:
+    """The folder of one run."""
+    return f"{label.replace(' ', '_')}-seed{seed}"
+
+
 def run_recipe(
     recipe: Recipe,
     folder: Path,
@@ -62,12 +59,11 @@ def run_recipe(
     listen: Callable[[str, int], Sequence[Listener]] = lambda label, seed: (),
 ) -> list[Result]:
     """All runs of a recipe; one that fails does not keep the others from being done."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with _alone(folder):
+    with alone(folder):
         resolved = recipe.model_dump(mode="json")
         if resume:
-            _refuse_changes(json.loads((folder / RECIPE_FILE).read_bytes()), resolved, folder)
-        write_atomically(folder / RECIPE_FILE, json.dumps(resolved, indent=1).encode())
+            _refuse_changes(read_json(folder / RECIPE_FILE), resolved, folder)
+        write_json(folder / RECIPE_FILE, resolved)
         results, failures = [], []
         for seed in recipe.seeds:
             federation = recipe.federation(seed)
@@ -77,8 +73,7 @@ def run_recipe(
                 except RunFailed as failure:
                     failures.append(failure)
                 results.append(Result.of(engine, label, recipe.evaluation.summary))
-        document = report_json(results, folder)
-        write_atomically(folder / SUMMARY_FILE, json.dumps(document, indent=1).encode())
+        write_json(folder / SUMMARY_FILE, report_json(results, folder))
         write_page(folder, results)
         if failures:
             raise RunFailed("\n".join(map(str, failures)) + f"\nwhat was done is in {folder}") from failures[0]
@@ -93,48 +88,29 @@ def _engines(
     listen: Callable[[str, int], Sequence[Listener]],
 ) -> Iterator[tuple[str, Engine]]:
     """The runs of one seed; all are built, and so checked, before the first starts."""
-    fingerprint = federation.fingerprint()
+    about = {"recipe": recipe.model_dump(mode="json"), "summary": recipe.evaluation.summary}
     built = []
     for label, method in recipe.methods().items():
-        place = folder / f"{label.replace(' ', '_')}-seed{seed}"
-        engine = Engine(federation, method, recipe.model_spec(), recipe.settings(seed), place, listen(label, seed))
-        _describe(engine, recipe, label, fingerprint)
+        engine = Engine(
+            federation,
+            method,
+            recipe.model_spec(),
+            recipe.settings(seed),
+            folder / run_name(label, seed),
+            listen(label, seed),
+            {"label": label, **about},
+        )
+        engine.claim()
         built.append((label, engine))
     while built:
         yield built.pop(0)  # not kept here: a finished run's memory can go
 
 
-def _describe(engine: Engine, recipe: Recipe, label: str, fingerprint: str) -> None:
-    """Write run.json, or refuse to go on if the data are no longer the same."""
-    assert engine.folder is not None
-    path = engine.folder / RUN_FILE
-    if path.exists() and json.loads(path.read_bytes())["fingerprint"] != fingerprint:
-        raise UserError(
-            f"the data of '{engine.federation.name}' differ from those {engine.folder} began with; "
-            "a run goes on only with the same data: start anew in another folder (--out)"
-        )
-    engine.folder.mkdir(parents=True, exist_ok=True)
-    about = {
-        "label": label,
-        "method": engine.method.name,
-        "parameters": asdict(engine.method),
-        "seed": engine.settings.seed,
-        "recipe": recipe.model_dump(mode="json"),
-        "federation": engine.federation.name,
-        "synthetic": engine.federation.synthetic,
-        "fingerprint": fingerprint,
-        "classes": engine.federation.task.classes,
-        "clients": {
-            c.id: {"train": len(c.train), "val": len(c.val), "test": len(c.test), **c.traits} for c in engine.federation
-        },
-        "versions": {"fedsense": __version__, "torch": torch.__version__},
-    }
-    write_atomically(path, json.dumps(about, indent=1, default=str).encode())
-
-
 def reopen(folder: Path) -> Engine:
     """A run as its folder holds it, for its models."""
-    about = json.loads((folder / RUN_FILE).read_bytes())
+    about = read_json(folder / RUN_FILE)
+    if "recipe" not in about:
+        raise UserError(f"{folder} was not run from a recipe; call fedsense.run(…, out=…) again for its models")
     recipe = make_recipe(about["recipe"])
     seed = about["seed"]
     engine = Engine(
@@ -152,8 +128,8 @@ def find_runs(folder: Path) -> list[Path]:
     if not found:
         raise UserError(f"{folder} holds no runs; give a folder that `fedsense run` wrote, such as runs/demo")
     if (folder / RECIPE_FILE).is_file():  # the recipe's order
-        recipe = make_recipe(json.loads((folder / RECIPE_FILE).read_bytes()))
-        order = [f"{label.replace(' ', '_')}-seed{seed}" for seed in recipe.seeds for label in recipe.methods()]
+        recipe = make_recipe(read_json(folder / RECIPE_FILE))
+        order = [run_name(label, seed) for seed in recipe.seeds for label in recipe.methods()]
         found.sort(key=lambda path: order.index(path.name) if path.name in order else len(order))
     return found
 
@@ -172,16 +148,3 @@ def _refuse_changes(before: Mapping[str, Any], after: Mapping[str, Any], folder:
                 f"'{key}' differs from what {folder} began with ({before.get(key)!r} then, {after.get(key)!r} now); "
                 "resume with the same recipe, or start anew in another folder (--out)"
             )
-    if after["rounds"] < before["rounds"]:
-        raise UserError(f"{folder} was to have {before['rounds']} rounds; a resumed run can have more, not fewer")
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Two processes must not write to one folder; the lock goes with the process, however it ends."""
-    with (folder / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise UserError(f"another process is running in {folder}; wait for it, or choose another --out") from error
-        yield

@@ -6,6 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -152,6 +153,7 @@ class Federation:
         """The federation, sound: labels in range, shapes consistent, no missing values (or dealt with as asked)."""
         return self.with_clients(_checked(client, self.task, missing) for client in self.clients)
 
+    @cached_property
     def fingerprint(self) -> str:
         """A digest of every value, so that a resumed run can tell whether its data changed."""
         digest = hashlib.blake2b(digest_size=16)

@@ -15,13 +15,12 @@ import torch
 from numpy.typing import NDArray
 
 from fedsense.bundle import Params
+from fedsense.engine.folder import RUN_FILE
 from fedsense.engine.record import read_lines, totals, without_nan
 from fedsense.engine.rounds import Engine
 from fedsense.errors import UserError
 from fedsense.evaluation.metrics import LOWER_IS_BETTER
 from fedsense.evaluation.summary import Row, summarise
-
-RUN_FILE = "run.json"
 
 
 @dataclass(frozen=True)
@@ -108,14 +107,14 @@ class Result:
         try:
             about = json.loads((folder / RUN_FILE).read_bytes())
             return Result(
-                method=about["label"],
+                method=about.get("label", about["method"]),
                 seed=about["seed"],
-                rounds=about["recipe"]["rounds"],
+                rounds=about["settings"]["rounds"],
                 test_sizes={c: sizes["test"] for c, sizes in about["clients"].items()},
                 history=read_lines(folder / "scores.jsonl"),
                 ledger=read_lines(folder / "ledger.jsonl"),
                 synthetic=about["synthetic"],
-                summary=about["recipe"]["evaluation"]["summary"],
+                summary=about.get("summary", "final"),
                 folder=folder,
             )
         except (OSError, ValueError, KeyError, TypeError) as error:

@@ -269,7 +269,7 @@ def test_changed_data_are_noticed(recipe, capfd, monkeypatch):
     path.write_text(json.dumps(about))
     code, _, errors = here(capfd, monkeypatch, recipe, "run", "small.toml", "--out", "out", "--resume")
     assert code == 2
-    assert "the data of 'synthetic-imu' differ" in errors
+    assert "began with something else: its data differ" in errors
 
 
 @pytest.mark.parametrize("kind", ["methods", "models", "datasets", "recipes"])

@@ -146,10 +146,12 @@ def _print_table(results: Sequence[Result], summary: str | None, weighted: bool)
     from fedsense.result import comparison, costs
 
     console = Console(highlight=False)
-    for grid in (comparison(results, summary, weighted), costs(results)):
+    scores = comparison(results, summary, weighted)
+    for grid in (scores, costs(results)):
         table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
         for number, column in enumerate(grid.header):
-            table.add_column(column.replace(" ", "\n", 1), justify="right" if number else "left")
+            title = column.replace(" ", "\n", 1) if grid is scores else column  # view above metric
+            table.add_column(title, justify="right" if number else "left")
         for row in grid.rows:
             table.add_row(*row)
         console.print(table)

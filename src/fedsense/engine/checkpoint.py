@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fedsense.bundle import Bundle, flatten, from_bytes, to_bytes, unflatten
+from fedsense.engine.folder import write_atomically
 from fedsense.errors import CheckpointError
 
 FORMAT = 1
@@ -36,16 +36,6 @@ class Checkpoint:
     files: dict[str, str] = field(default_factory=dict)  # client -> file its state is in
     digests: dict[str, dict[str, Any]] = field(default_factory=dict)  # file -> its size and digest
     scores: dict[str, Any] = field(default_factory=dict)  # client -> scores of a model that has not changed since
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """The whole file or none of it, even if the power goes."""
-    half = path.with_name(path.name + ".partial")
-    with half.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    half.replace(path)
 
 
 def save(folder: Path, checkpoint: Checkpoint, changed: Iterable[str]) -> None:

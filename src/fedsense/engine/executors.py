@@ -6,6 +6,7 @@ nothing but the recipe. Two one-thread processes are also faster than two thread
 
 from __future__ import annotations
 
+import ctypes
 import json
 import multiprocessing
 import os
@@ -21,6 +22,8 @@ import torch
 from fedsense.bundle import Bundle, from_bytes, to_bytes
 from fedsense.engine.site import Answer, Call, Site
 from fedsense.errors import FedsenseError, RunFailed
+
+PR_SET_PDEATHSIG = 1  # of prctl(2)
 
 
 class Executor(Protocol):
@@ -113,6 +116,8 @@ class Workers:
 
 def _serve(site: Site, end: Connection[Any, Any], others: list[Connection[Any, Any]]) -> None:
     """A worker's life: answer calls until the other end is gone."""
+    if sys.platform == "linux":  # a worker in the middle of a long update ends with its parent, too
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for other in others:  # held open here, they would hide the parent's end from its other workers

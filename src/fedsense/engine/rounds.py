@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
+from fedsense import __version__
 from fedsense.bundle import Bundle, payload
 from fedsense.engine import checkpoint as checkpoints
+from fedsense.engine import folder as folders
 from fedsense.engine.checkpoint import Checkpoint
 from fedsense.engine.executors import Executor, make_executor
+from fedsense.engine.folder import alone
 from fedsense.engine.record import Record
 from fedsense.engine.site import Answer, Call, Scores, Site
 from fedsense.errors import FedsenseError, RunFailed, UserError, nearest
@@ -94,6 +98,7 @@ class Engine:
     settings: Settings = field(default_factory=Settings)
     folder: Path | None = None
     listeners: Sequence[Listener] = ()
+    about: Mapping[str, Any] = field(default_factory=dict)  # what else run.json shall say
 
     def __post_init__(self) -> None:
         s = self.settings
@@ -128,6 +133,14 @@ class Engine:
         """All rounds that are left; with a folder, from its newest checkpoint (see :meth:`restore`)."""
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # see engine/executors.py
+        lock = alone(self.folder) if self.folder else nullcontext()
+        with lock:
+            try:
+                self._run(previous)
+            finally:
+                torch.set_num_threads(threads)
+
+    def _run(self, previous: bool) -> None:
         try:
             self.restore(previous)
             self.executor = make_executor(self.site, self.settings.workers)
@@ -146,7 +159,6 @@ class Engine:
                 listener.stopped(self)
             if self.executor is not None:
                 self.executor.close()
-            torch.set_num_threads(threads)
 
     def participants(self, round: int) -> list[str]:
         """⌈share·N⌉ clients drawn without replacement, from (seed, round) alone."""
@@ -246,11 +258,36 @@ class Engine:
         self.federation[client]  # says so if there is no such client
         return self.site.personal(self._call("received", client, self.round + 1))
 
+    def claim(self) -> None:
+        """Write run.json, or refuse a folder that holds another run."""
+        if self.folder is None:
+            return
+        folders.claim(
+            self.folder,
+            {
+                "method": self.method.name,
+                "parameters": asdict(self.method),
+                "seed": self.settings.seed,
+                "settings": asdict(self.settings),
+                "model": {"names": self.model.names, "options": dict(self.model.options)},
+                "federation": self.federation.name,
+                "synthetic": self.federation.synthetic,
+                "fingerprint": self.federation.fingerprint,
+                "classes": self.federation.task.classes,
+                "clients": {
+                    c.id: {"train": len(c.train), "val": len(c.val), "test": len(c.test), **c.traits}
+                    for c in self.federation
+                },
+                "versions": {"fedsense": __version__, "torch": torch.__version__},
+                **self.about,
+            },
+        )
+
     def restore(self, previous: bool = False) -> None:
         """Take up what the folder holds: the newest checkpoint, or with ``previous`` the newest that is sound."""
         if self.folder is None:
             return
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.claim()
         found = checkpoints.load(self.folder / "checkpoints", previous)
         self.record = Record(self.folder, found.lengths if found else None)
         if found is None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import jinja2
 
 from fedsense import __version__
-from fedsense.engine.checkpoint import write_atomically
+from fedsense.engine.folder import read_json, write_atomically
 from fedsense.report.figures import curves, svg
 from fedsense.result import Result, comparison, costs
 
@@ -30,7 +30,7 @@ def write(folder: Path, results: Sequence[Result]) -> None:
         rounds=max(r.done for r in shown),
         tables=[comparison(shown), costs(shown)],
         picture=picture,
-        recipe=json.dumps(json.loads((folder / "recipe.json").read_bytes()), indent=2),
+        recipe=json.dumps(read_json(folder / "recipe.json"), indent=2),
         version=__version__,
     )
     write_atomically(folder / "curves.svg", picture.encode())

@@ -86,11 +86,11 @@ PLACEMENTS = (
         (3, 8, 0, 10, -30, 0, -75, -20), (0, 0, 0, 0, 5, 0, 20, 0), ("phone", "old-phone"),
     ),
     Placement(
-        "wrist", (15, 30, 0), 0.0, 1.0, 0.35, 2.0,
+        "wrist", (0, 20, 0), 0.0, 1.0, 0.35, 2.0,
         (6, 10, 6, 18, 45, 0, 70, 40), (0, 0, 0, 4, 20, 0, 45, 16), ("watch", "band"),
     ),
     Placement(
-        "pocket", (-20, 0, 60), 0.9, 0.0, 0.2, 1.0,
+        "pocket", (-10, 0, 30), 0.9, 0.0, 0.2, 1.0,
         (6, 11, 7, 11, 60, 0, 74, 45), (0, 0, 0, 0, 6, 0, 40, 6), ("phone", "old-phone"),
     ),
 )  # fmt: skip
@@ -111,10 +111,10 @@ class Device:
 
 
 DEVICES = {
-    "phone": Device("phone", 100.0, 0.02, 0.1),
-    "old-phone": Device("old-phone", 40.0, 0.05, 0.6),
-    "watch": Device("watch", 64.0, 0.03, 0.2, held=False),
-    "band": Device("band", 32.0, 0.06, 0.4, held=False),
+    "phone": Device("phone", 100.0, 0.08, 0.1),
+    "old-phone": Device("old-phone", 40.0, 0.12, 0.6),
+    "watch": Device("watch", 64.0, 0.08, 0.2, held=False),
+    "band": Device("band", 32.0, 0.10, 0.4, held=False),
 }
 
 
@@ -249,7 +249,7 @@ def draw_person(rng: np.random.Generator, skew: float) -> Person:
     """A person who is the average one at skew 0."""
     shape = (len(ACTIVITIES), 6, HARMONICS)
     common, own = rng.standard_normal((2, 1, *shape[1:])), rng.standard_normal((2, *shape))
-    size, phase = 0.20 * common + 0.15 * own
+    size, phase = 0.14 * common + 0.10 * own
     return Person(
         cadence=float(np.exp(0.10 * skew * rng.standard_normal())),
         vigour=float(np.exp(0.25 * skew * rng.standard_normal())),
@@ -259,7 +259,7 @@ def draw_person(rng: np.random.Generator, skew: float) -> Person:
         style=np.exp(skew * (size + 2j * phase)),
         pace=np.exp(0.08 * skew * rng.standard_normal(len(ACTIVITIES))),
         posture=np.radians(7.0) * skew * rng.standard_normal((len(ACTIVITIES), 3)),
-        mounting=np.radians(22.0) * skew * rng.standard_normal(3),
+        mounting=np.radians(16.0) * skew * rng.standard_normal(3),
     )
 
 
@@ -300,7 +300,7 @@ def record(
     device, bouts = client.device, len(activity)
     length = int(np.ceil((seconds + 2 * MARGIN) * device.rate)) + 1
     pace = np.array([GAITS[name].stride for name in ACTIVITIES]) * client.person.pace * client.person.cadence
-    stride = pace[activity] * np.exp(0.05 * variation * rng.standard_normal(bouts))
+    stride = pace[activity] * np.exp(0.08 * variation * rng.standard_normal(bouts))
     gains, bias = np.array(device.gain), np.array(device.bias)
     coefficients = _turned(_coefficients(client, activity, stride, rng, variation), client, activity, rng, variation)
     coefficients *= gains[:, None]
@@ -367,7 +367,7 @@ def _coefficients(client: Client, activity: Array, stride: Array, rng: np.random
     bouts, person = len(activity), client.person
     linear, angle = (part[activity] for part in _harmonics(client))
     vary = rng.standard_normal((2, bouts, 6, HARMONICS)) * variation
-    own = np.exp(0.2 * variation * rng.standard_normal((bouts, 1, 1)) + 0.2 * vary[0] + 0.25j * vary[1])
+    own = np.exp(0.3 * variation * rng.standard_normal((bouts, 1, 1)) + 0.3 * vary[0] + 0.6j * vary[1])
     linear, angle = linear * own[:, :3], angle * own[:, 3:]
     omega = 2 * np.pi * stride[:, None, None] * np.arange(1, HARMONICS + 1)
     # a part that swings turns gravity into its own frame, and is flung about its joint
@@ -389,7 +389,7 @@ def _turned(coefficients: Array, client: Client, activity: Array, rng: np.random
     """From the body's frame into the sensor's: posture, how the device is worn, and a slip from bout to bout."""
     person, place = client.person, client.placement
     posture = np.radians(np.stack([place.tilt, place.pitch, np.zeros(len(ACTIVITIES))], axis=1))[activity]
-    slip = np.radians(7.0) * variation * rng.standard_normal((len(activity), 3))
+    slip = np.radians(10.0) * variation * rng.standard_normal((len(activity), 3))
     worn = Rotation.from_euler("xyz", place.mounting, degrees=True) * Rotation.from_rotvec(person.mounting)
     held = Rotation.from_rotvec(person.posture[activity]) * Rotation.from_rotvec(posture)
     turn = (worn * Rotation.from_rotvec(slip) * held).as_matrix()

@@ -1,0 +1,81 @@
+"""A run's folder: whose it is, and one process at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fedsense.errors import UserError
+
+RUN_FILE = "run.json"
+# What makes a run this run; a folder that holds another one is refused.
+IDENTITY = ("method", "parameters", "seed", "model", "federation", "fingerprint", "settings")
+# What may differ when a run goes on: how far, and where it runs. Neither changes a number of the rounds already done.
+FREE_SETTINGS = ("rounds", "workers", "device")
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """The whole file or none of it, even if the power goes."""
+    half = path.with_name(path.name + ".partial")
+    with half.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    half.replace(path)
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_atomically(path, json.dumps(value, indent=1, default=str).encode())
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error}); choose another folder (--out)") from error
+
+
+def claim(folder: Path, about: Mapping[str, Any]) -> None:
+    """Write down what a run is, or refuse a folder that began as another run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / RUN_FILE
+    about = json.loads(json.dumps(about, default=str))
+    if path.exists():
+        before = read_json(path)
+        for key in IDENTITY:
+            then, now = (_fixed(entry.get(key), key) for entry in (before, about))
+            if then != now:
+                what = "its data" if key == "fingerprint" else f"'{key}'"
+                detail = "" if key == "fingerprint" else f" ({then!r} then, {now!r} now)"
+                raise UserError(
+                    f"{folder} began with something else: {what} differ{'s' if key != 'fingerprint' else ''}{detail}; "
+                    "a run goes on only as the same run: start anew in another folder (--out)"
+                )
+        if about["settings"]["rounds"] < before["settings"]["rounds"]:
+            raise UserError(
+                f"{folder} was to have {before['settings']['rounds']} rounds; a resumed run can have more, not fewer"
+            )
+    write_json(path, about)
+
+
+def _fixed(value: Any, key: str) -> Any:
+    if key == "settings" and isinstance(value, dict):
+        return {name: v for name, v in value.items() if name not in FREE_SETTINGS}
+    return value
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Two processes must not write to one folder; the lock goes with the process, however it ends."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unlike flock, not held on by forked workers
+        except OSError as error:
+            raise UserError(f"another process is running in {folder}; wait for it, or choose another --out") from error
+        yield

@@ -1,0 +1,57 @@
+"""Every command and snippet of the README and the docs is run."""
+
+import re
+import runpy
+import shlex
+from pathlib import Path
+
+import pytest
+
+from fedsense.cli import _run as cli
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def blocks(page, language):
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.M | re.S)
+
+
+def snippets():
+    for page in PAGES:
+        for number, code in enumerate(blocks(page, "python")):
+            yield pytest.param(code, id=f"{page.name}-{number}")
+
+
+@pytest.mark.parametrize("code", snippets())
+def test_python_runs(code, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "snippet.py").write_text(code)
+    runpy.run_path(str(tmp_path / "snippet.py"))
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "console")], ids=lambda page: page.name)
+def test_commands_run_in_order(page, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    for recipe in blocks(page, "toml"):
+        name = re.search(r'^name = "(\w+)"', recipe).group(1)
+        (tmp_path / f"{name}.toml").write_text(recipe)
+    for line in "".join(blocks(page, "console")).splitlines():
+        words = shlex.split(line, comments=True)
+        assert words[0] == "fedsense", line
+        assert cli(words[1:]) == 0, capfd.readouterr().err
+
+
+def test_the_two_commands_are_in_the_makefile():
+    goals = re.findall(r"^make (\w+)", (ROOT / "README.md").read_text(), re.M)
+    assert goals == ["demo", "test"]
+    for goal in [*goals, "setup", "experiments"]:
+        assert re.search(rf"^{goal}:", (ROOT / "Makefile").read_text(), re.M)
+    assert "make test" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_links_lead_somewhere():
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+            if not target.startswith("http"):
+                assert (page.parent / target).exists(), f"{page.name}: {target}"
