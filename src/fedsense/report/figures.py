@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from fedsense.evaluation.summary import curve
 from fedsense.result import Result
@@ -28,7 +29,7 @@ def curves(results: Sequence[Result]) -> Figure:
     metric = next(iter(shown[0].history[-1]["scores"][views[0]]["test"])) if shown else ""
     methods = list(dict.fromkeys(r.method for r in shown))
     figure = Figure(figsize=(4.1 * (len(views) + 1), 3.5), layout="constrained")
-    panels = np.atleast_1d(figure.subplots(1, len(views) + 1))
+    panels = np.atleast_1d(figure.subplots(1, len(views) + 1, sharey=True))
     for axes, view in zip(panels, views, strict=False):
         for method, colour in zip(methods, _colours(methods), strict=True):
             _line(
@@ -36,6 +37,7 @@ def curves(results: Sequence[Result]) -> Figure:
             )
         axes.set_title(TITLES[view], fontsize=9)
         axes.set_xlabel("round")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if views:
         panels[0].set_ylabel(f"{metric}, mean over clients")
         panels[0].legend(fontsize=8, frameon=False)

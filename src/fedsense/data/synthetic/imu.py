@@ -1,9 +1,9 @@
 """A synthetic federation of phones and watches worn by people: eight activities, accelerometer and gyroscope.
 
 A bout (a recording of several seconds) is a sum of harmonics of the stride, gravity, sway and tremor, written as
-coefficients ``[6, K]`` in the body's frame, turned into the sensor's frame by how the device is worn, and played over a
-basis ``[K, time]`` at the device's own rate; then come the device's noise and lost samples, and resampling to the common
-rate. Units before normalisation: g and rad/s. Body axes: forward, left, up.
+coefficients ``[6, K]`` in the body's frame, turned into the sensor's frame by how the device is worn, and played over
+a basis ``[K, time]`` at the device's own rate; then come the device's noise and lost samples, and resampling to the
+common rate. Units before normalisation: g and rad/s. Body axes: forward, left, up.
 
 What makes clients differ: people (cadence, vigour, asymmetry, tremor, and a style: how each one does each activity),
 devices (rate, gain, bias, noise, lost samples) and placements (mounting, posture, swing of arm or leg).
@@ -24,98 +24,17 @@ from numpy.typing import NDArray
 from scipy.signal import resample_poly
 from scipy.spatial.transform import Rotation
 
+from fedsense.data.synthetic.bodies import ACTIVITIES, DEVICES, GAITS, PLACEMENTS, Device, Placement
 from fedsense.errors import UserError
 from fedsense.federation import SPLITS, ClientData, Federation, Samples, Task
 from fedsense.work import stream
 
 Array = NDArray[Any]
 
-ACTIVITIES = ("walking", "stairs-up", "stairs-down", "running", "sitting", "standing", "lying", "cycling")
 GRAVITY = 9.81
 HARMONICS = 8  # of the stride, which is two steps
-BOUT = 3  # windows cut from one bout, at most
+BOUT = 5  # windows cut from one bout, at most
 MARGIN = 0.3  # seconds recorded at either end and cut off after resampling
-
-
-@dataclass(frozen=True)
-class Gait:
-    """How an average person does an activity; accelerations in g, angles in rad."""
-
-    stride: float  # Hz; a pedal's turn in cycling
-    bounce: float  # up and down, every step
-    surge: float  # forward, every step
-    roll: float  # left and right, every stride
-    impact: float  # what the next harmonic keeps of the last
-    lag: float  # phase of surge behind bounce
-    leg: float  # swing of the thigh
-    arm: float  # swing of the forearm
-    twist: float  # of the trunk
-    sway: float = 0.008  # slow movement when the body is at rest
-
-
-GAITS = {
-    "walking": Gait(0.95, 0.30, 0.17, 0.11, 0.55, 1.0, 0.36, 0.32, 0.09),
-    "stairs-up": Gait(0.80, 0.26, 0.20, 0.16, 0.35, 0.0, 0.42, 0.26, 0.12),
-    "stairs-down": Gait(1.00, 0.32, 0.12, 0.12, 0.80, 2.2, 0.28, 0.22, 0.06),
-    "running": Gait(1.32, 0.46, 0.22, 0.13, 0.50, 1.0, 0.38, 0.36, 0.10),
-    "sitting": Gait(0, 0, 0, 0, 0, 0, 0, 0, 0, sway=0.010),
-    "standing": Gait(0, 0, 0, 0, 0, 0, 0, 0, 0, sway=0.014),
-    "lying": Gait(0, 0, 0, 0, 0, 0, 0, 0, 0, sway=0.008),
-    "cycling": Gait(1.15, 0.10, 0.10, 0.14, 0.30, 0.3, 0.36, 0.08, 0.05, sway=0.02),
-}
-
-
-@dataclass(frozen=True)
-class Placement:
-    """Where a device is worn: its mounting, what swings there, and how each activity holds that part of the body."""
-
-    name: str
-    mounting: tuple[float, float, float]  # degrees about forward, left, up
-    leg: float  # share of the swing of the thigh
-    arm: float
-    lever: float  # metres from the joint that swings
-    restless: float  # sway there, in those of the waist
-    pitch: tuple[float, ...]  # degrees, by activity
-    tilt: tuple[float, ...]  # sideways
-    devices: tuple[str, ...]
-
-
-PLACEMENTS = (
-    Placement(
-        "waist", (0, 0, 0), 0.12, 0.0, 0.1, 1.0,
-        (3, 8, 0, 10, -30, 0, -75, -20), (0, 0, 0, 0, 5, 0, 20, 0), ("phone", "old-phone"),
-    ),
-    Placement(
-        "wrist", (0, 20, 0), 0.0, 1.0, 0.35, 2.0,
-        (6, 10, 6, 18, 45, 0, 70, 40), (0, 0, 0, 4, 20, 0, 45, 16), ("watch", "band"),
-    ),
-    Placement(
-        "pocket", (-10, 0, 30), 0.9, 0.0, 0.2, 1.0,
-        (6, 11, 7, 11, 60, 0, 74, 45), (0, 0, 0, 0, 6, 0, 40, 6), ("phone", "old-phone"),
-    ),
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Device:
-    """What measures, and how badly."""
-
-    name: str
-    rate: float  # Hz, before resampling
-    noise: float  # g; twice as many rad/s
-    lost: float  # gaps a second
-    held: bool = True  # a gap repeats the last sample; else it is interpolated
-    gain: tuple[float, ...] = (1.0,) * 6
-    bias: tuple[float, ...] = (0.0,) * 6
-    faulty: bool = False
-
-
-DEVICES = {
-    "phone": Device("phone", 100.0, 0.08, 0.1),
-    "old-phone": Device("old-phone", 40.0, 0.12, 0.6),
-    "watch": Device("watch", 64.0, 0.08, 0.2, held=False),
-    "band": Device("band", 32.0, 0.10, 0.4, held=False),
-}
 
 
 @dataclass(frozen=True)
@@ -175,7 +94,7 @@ class Options:
 
 def synthetic_imu(
     clients: int = 24,
-    samples: int = 120,
+    samples: int = 60,
     classes_per_client: int | None = None,
     window: int = 128,
     rate: float = 50.0,
@@ -190,8 +109,8 @@ def synthetic_imu(
 
     ``samples`` windows a client (train, val and test together; the mean, when ``quantity_skew``, the deviation of the
     logarithm of sizes, is above 0), of ``classes_per_client`` activities drawn for each client (all, if None).
-    ``feature_skew`` scales how much people, devices and placements differ: at 0 all clients are alike. ``faulty`` is the
-    share of clients whose device is noisy and loses many samples. A client depends on its number, the seed and the
+    ``feature_skew`` scales how much people, devices and placements differ: at 0 all clients are alike. ``faulty`` is
+    the share of clients whose device is noisy and loses many samples. A client depends on its number, the seed and the
     options, not on how many clients there are.
     """
     options = Options(samples, classes_per_client, window, rate, feature_skew, quantity_skew, val, test, faulty, seed)
@@ -233,10 +152,10 @@ def draw_client(number: int, options: Options) -> Client:
     differs, where, which = rng.random(3)
     placement = PLACEMENTS[int(where * len(PLACEMENTS)) if differs < skew else 0]
     device = DEVICES[placement.devices[int(which * len(placement.devices)) if differs < skew else 0]]
-    gain, bias = 1 + 0.06 * skew * rng.standard_normal(6), 0.03 * skew * rng.standard_normal(6)
+    gain, bias = 1 + 0.03 * skew * rng.standard_normal(6), 0.015 * skew * rng.standard_normal(6)
     device = replace(
         device,
-        noise=device.noise * float(np.exp(0.3 * skew * rng.standard_normal())),
+        noise=device.noise * float(np.exp(0.15 * skew * rng.standard_normal())),
         gain=tuple(gain.tolist()),
         bias=tuple(bias.tolist()),
     )
@@ -249,17 +168,17 @@ def draw_person(rng: np.random.Generator, skew: float) -> Person:
     """A person who is the average one at skew 0."""
     shape = (len(ACTIVITIES), 6, HARMONICS)
     common, own = rng.standard_normal((2, 1, *shape[1:])), rng.standard_normal((2, *shape))
-    size, phase = 0.14 * common + 0.10 * own
+    size, phase = 0.06 * common + 0.05 * own
     return Person(
-        cadence=float(np.exp(0.10 * skew * rng.standard_normal())),
-        vigour=float(np.exp(0.25 * skew * rng.standard_normal())),
-        asymmetry=0.15 + 0.15 * min(skew, 1.0) * float(rng.uniform(-1, 1)),
-        tremor=0.006 * float(np.exp(0.5 * skew * rng.standard_normal())),
-        tremor_rate=9.0 + 1.5 * min(skew, 1.0) * float(rng.uniform(-1, 1)),
+        cadence=float(np.exp(0.03 * skew * rng.standard_normal())),
+        vigour=float(np.exp(0.12 * skew * rng.standard_normal())),
+        asymmetry=0.15 + 0.08 * min(skew, 1.0) * float(rng.uniform(-1, 1)),
+        tremor=0.006 * float(np.exp(0.15 * skew * rng.standard_normal())),
+        tremor_rate=9.0 + 1.0 * min(skew, 1.0) * float(rng.uniform(-1, 1)),
         style=np.exp(skew * (size + 2j * phase)),
-        pace=np.exp(0.08 * skew * rng.standard_normal(len(ACTIVITIES))),
-        posture=np.radians(7.0) * skew * rng.standard_normal((len(ACTIVITIES), 3)),
-        mounting=np.radians(16.0) * skew * rng.standard_normal(3),
+        pace=np.exp(0.02 * skew * rng.standard_normal(len(ACTIVITIES))),
+        posture=np.radians(4.0) * skew * rng.standard_normal((len(ACTIVITIES), 3)),
+        mounting=np.radians(8.0) * skew * rng.standard_normal(3),
     )
 
 
@@ -291,7 +210,7 @@ def _shares(wanted: Array, rng: np.random.Generator) -> Array:
 
 
 def record(
-    client: Client, activity: Array, seconds: float, rate: float, rng: np.random.Generator, variation: float = 1.0
+    client: Client, activity: Array, seconds: float, rate: float, rng: np.random.Generator, variation: float = 1.2
 ) -> Array:
     """One bout of each activity number, resampled: ``[bouts, 6, seconds * rate]``, in g and rad/s.
 
@@ -367,7 +286,7 @@ def _coefficients(client: Client, activity: Array, stride: Array, rng: np.random
     bouts, person = len(activity), client.person
     linear, angle = (part[activity] for part in _harmonics(client))
     vary = rng.standard_normal((2, bouts, 6, HARMONICS)) * variation
-    own = np.exp(0.3 * variation * rng.standard_normal((bouts, 1, 1)) + 0.3 * vary[0] + 0.6j * vary[1])
+    own = np.exp(0.35 * variation * rng.standard_normal((bouts, 1, 1)) + 0.25 * vary[0] + 0.5j * vary[1])
     linear, angle = linear * own[:, :3], angle * own[:, 3:]
     omega = 2 * np.pi * stride[:, None, None] * np.arange(1, HARMONICS + 1)
     # a part that swings turns gravity into its own frame, and is flung about its joint
@@ -389,9 +308,11 @@ def _turned(coefficients: Array, client: Client, activity: Array, rng: np.random
     """From the body's frame into the sensor's: posture, how the device is worn, and a slip from bout to bout."""
     person, place = client.person, client.placement
     posture = np.radians(np.stack([place.tilt, place.pitch, np.zeros(len(ACTIVITIES))], axis=1))[activity]
-    slip = np.radians(10.0) * variation * rng.standard_normal((len(activity), 3))
+    slip = np.radians(5.0) * variation * rng.standard_normal((len(activity), 3))
     worn = Rotation.from_euler("xyz", place.mounting, degrees=True) * Rotation.from_rotvec(person.mounting)
-    held = Rotation.from_rotvec(person.posture[activity]) * Rotation.from_rotvec(posture)
+    heading = np.radians(60.0) * variation * rng.standard_normal((len(activity), 1)) * [0, 0, 1]
+    body = Rotation.from_rotvec(posture) * Rotation.from_rotvec(heading)
+    held = Rotation.from_rotvec(person.posture[activity]) * body
     turn = (worn * Rotation.from_rotvec(slip) * held).as_matrix()
     return np.concatenate([turn @ coefficients[:, :3], turn @ coefficients[:, 3:]], axis=1)
 
@@ -410,7 +331,8 @@ def _lose(signal: Array, device: Device, rng: np.random.Generator) -> Array:
         return past
     after = np.minimum.accumulate(np.where(gone, length - 1, now)[:, ::-1], axis=1)[:, ::-1]
     weight = (now - before) / np.maximum(after - before, 1)
-    return past + weight[:, None].astype(np.float32) * (np.take_along_axis(signal, after[:, None], axis=2) - past)
+    future = np.take_along_axis(signal, after[:, None], axis=2)
+    return np.asarray(past + weight[:, None].astype(np.float32) * (future - past))
 
 
 def recordings(number: int, options: Options) -> tuple[Client, Array, Array, Array, Array]:
@@ -428,14 +350,13 @@ def recordings(number: int, options: Options) -> tuple[Client, Array, Array, Arr
 def _client_data(number: int, options: Options) -> ClientData:
     client, x, y, split, _ = recordings(number, options)
     x = _normalised(x, split == SPLITS.index("train"))
-    parts = {
-        name: Samples(torch.from_numpy(x[split == i]), torch.from_numpy(y[split == i])) for i, name in enumerate(SPLITS)
-    }
-    traits = {"person": client.id[:5], "device": client.device.name, "placement": client.placement.name}
-    return ClientData(client.id, **parts, traits=traits | ({"faulty": True} if client.device.faulty else {}))
+    tensors = torch.from_numpy(x), torch.from_numpy(y)
+    train, val, test = (Samples(*(part[torch.from_numpy(split == i)] for part in tensors)) for i in range(len(SPLITS)))
+    traits = {"person": client.id.split("-")[0], "device": client.device.name, "placement": client.placement.name}
+    return ClientData(client.id, train, val, test, traits | ({"faulty": True} if client.device.faulty else {}))
 
 
 def _normalised(x: Array, train: Array) -> Array:
     sensors = x.reshape(len(x), 2, -1)
     mean, deviation = sensors[train].mean((0, 2))[:, None], sensors[train].std((0, 2))[:, None]
-    return ((sensors - mean) / np.maximum(deviation, 1e-6)).reshape(x.shape).astype(np.float32)
+    return np.asarray((sensors - mean) / np.maximum(deviation, 1e-6), dtype=np.float32).reshape(x.shape)
