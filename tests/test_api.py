@@ -126,8 +126,11 @@ def test_personal_model_from_disk(tmp_path):
 
 
 def test_everything_exported_is_there():
+    import fedsense.training
+
     for name in fedsense.__all__:
         assert getattr(fedsense, name) is not None
+        assert not isinstance(getattr(fedsense, name), type(fedsense)), f"{name} is hidden by a module of that name"
     assert set(dir(fedsense)) == set(fedsense.__all__)
     with pytest.raises(AttributeError):
         fedsense.nothing  # noqa: B018

@@ -23,7 +23,7 @@ def snippets():
             yield pytest.param(code, id=f"{page.name}-{number}")
 
 
-@pytest.mark.parametrize("code", snippets())
+@pytest.mark.parametrize("code", list(snippets()))
 def test_python_runs(code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "snippet.py").write_text(code)

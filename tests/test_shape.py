@@ -23,8 +23,8 @@ def imports(path):
     [
         ("methods", ("engine", "data", "cli", "report", "recipe", "experiment", "result")),
         ("ops", ("engine", "data", "cli", "report", "methods", "recipe", "experiment", "result")),
-        ("models", ("engine", "data", "cli", "report", "methods", "ops", "method", "fit")),
-        ("data", ("engine", "cli", "report", "methods", "ops", "models", "method", "fit")),
+        ("models", ("engine", "data", "cli", "report", "methods", "ops", "method", "training")),
+        ("data", ("engine", "cli", "report", "methods", "ops", "models", "method", "training")),
         ("evaluation", ("engine", "cli", "report", "methods", "data", "result")),
         ("engine", ("cli", "report", "data", "methods", "recipe", "experiment", "result")),
         ("report", ("cli",)),
@@ -39,7 +39,7 @@ def test_imports_go_one_way(folder, forbidden):
 
 def test_fit_is_the_only_training_loop():
     users = [p for p in ROOT.rglob("*.py") if "autograd.grad(" in p.read_text() or ".backward()" in p.read_text()]
-    assert [p.name for p in users] == ["fit.py"]
+    assert [p.name for p in users] == ["training.py"]
 
 
 def test_no_global_generator_is_read():

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from fedsense.engine.rounds import Engine, Settings
     from fedsense.errors import FedsenseError, RunFailed, UserError
     from fedsense.federation import ClientData, Federation, Samples, Task
-    from fedsense.fit import fit
     from fedsense.method import Method, Reply
     from fedsense.result import PersonalModel, Result
+    from fedsense.training import fit
     from fedsense.work import Work
 
 _HOMES = {
@@ -45,7 +45,7 @@ _HOMES = {
     "Federation": "federation",
     "Samples": "federation",
     "Task": "federation",
-    "fit": "fit",
+    "fit": "training",
     "Method": "method",
     "Reply": "method",
     "PersonalModel": "result",

@@ -2,7 +2,7 @@
 
 A transform turns gradients into the step that is added to the parameters. Its memory is a Bundle, so a method can keep
 it across rounds like any other state. A transform may write into the gradients and the memory it is given: both belong
-to the caller, :func:`fedsense.fit.fit`.
+to the caller, :func:`fedsense.training.fit`.
 """
 
 from __future__ import annotations

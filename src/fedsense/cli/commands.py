@@ -148,7 +148,7 @@ def _print_table(results: Sequence[Result], summary: str | None, weighted: bool)
     console = Console(highlight=False)
     scores = comparison(results, summary, weighted)
     for grid in (scores, costs(results)):
-        table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+        table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0)
         for number, column in enumerate(grid.header):
             title = column.replace(" ", "\n", 1) if grid is scores else column  # view above metric
             table.add_column(title, justify="right" if number else "left")

@@ -15,9 +15,9 @@ from typing import ClassVar
 from fedsense.bundle import Bundle, Params
 from fedsense.client import Client
 from fedsense.federation import Task
-from fedsense.fit import fit
 from fedsense.method import Method, Reply, share_one_model
 from fedsense.ops import classify
+from fedsense.training import fit
 from fedsense.work import Work
 
 

@@ -18,10 +18,10 @@ from fedsense.bundle import Bundle, Params
 from fedsense.client import Client
 from fedsense.errors import UserError
 from fedsense.federation import Task
-from fedsense.fit import fit
 from fedsense.method import Method, Reply, share_one_model
 from fedsense.models.network import Batch
 from fedsense.ops import average, classify, proximal, size
+from fedsense.training import fit
 from fedsense.work import Work
 
 

@@ -20,7 +20,7 @@ def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
 
 
 def classify(client: Client) -> Callable[[Params, Batch], Tensor]:
-    """The plain classification loss of a client's model, as :func:`fedsense.fit.fit` takes it."""
+    """The plain classification loss of a client's model, as :func:`fedsense.training.fit` takes it."""
 
     def loss(params: Params, batch: Batch) -> Tensor:
         return cross_entropy(client.model(params, batch).logits, batch)

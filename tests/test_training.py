@@ -5,10 +5,10 @@ import torch
 
 from conftest import blobs, plain_net, small_net
 from fedsense.client import Client
-from fedsense.fit import fit
 from fedsense.models.network import Model
 from fedsense.ops import classify
 from fedsense.optim import sgd
+from fedsense.training import fit
 from fedsense.work import Work
 
 
