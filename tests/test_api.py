@@ -12,6 +12,7 @@ import torch
 import fedsense
 from conftest import blobs, plain_net
 from fedsense.methods import FedAvg
+from fedsense.models import Network
 
 
 def run(federation=None, **kwargs):
@@ -102,6 +103,46 @@ def test_a_method_of_ones_own_works_and_runs_in_workers():
     assert a.method == "half"
 
 
+def test_a_network_of_ones_own_is_repeatable_and_keeps_its_start():
+    """PyTorch's dropout is replaced by a seeded one; layers draw from a seeded generator; a zero head stays zero."""
+
+    def network(input_shape, classes):
+        head = torch.nn.Linear(8, classes)
+        torch.nn.init.zeros_(head.weight)
+        layers = [torch.nn.Flatten(), torch.nn.Linear(12, 8), torch.nn.Dropout(0.5), torch.nn.Tanh()]
+        return Network(torch.nn.Sequential(*layers), head, features=8)
+
+    a, b = (run(model=network, epochs=1, workers=workers) for workers in (1, 2))
+    assert a.history == b.history
+    first = a.engine.site.first_server["model"]
+    assert first["head.weight"].abs().max() == 0
+    assert first["encoder.1.weight"].abs().max() > 0
+    assert not torch.equal(
+        first["encoder.1.weight"], run(model=network, seed=1).engine.site.first_server["model"]["encoder.1.weight"]
+    )
+    with pytest.raises(fedsense.UserError, match=r"must give a fedsense\.models\.Network"):
+        run(model=lambda input_shape, classes: torch.nn.Linear(2, 2))
+
+    def attentive(input_shape, classes):
+        return Network(torch.nn.MultiheadAttention(6, 2, dropout=0.1), torch.nn.Linear(6, classes), features=6)
+
+    with pytest.raises(fedsense.UserError, match="draws from the global generator"):
+        run(model=attentive)
+
+
+def test_values_that_are_missing():
+    federation = blobs()
+    federation.clients[0].train.x[0, 0, 0] = float("nan")
+    with pytest.raises(fedsense.UserError, match='say missing="drop"'):
+        run(federation)
+    assert run(federation, missing="drop").ledger[0]["clients"].keys() == set(federation.ids)
+
+
+def test_values_of_counts():
+    with pytest.raises(fedsense.UserError, match="3 classes, but 2 values"):
+        fedsense.Task(("0", "1", "2"), kind="counting", values=(0, 1))
+
+
 def test_personal_model_from_disk(tmp_path):
     from fedsense.experiment import run_recipe
     from fedsense.recipe import make_recipe
@@ -119,8 +160,11 @@ def test_personal_model_from_disk(tmp_path):
     (result,) = run_recipe(recipe, tmp_path)
     client = next(iter(result.test_sizes))
     before = result.personal_model(client).params
-    after = Result.read(tmp_path / "fedavg-seed0").personal_model(client).params
-    assert all(torch.equal(before[name], after[name]) for name in before)
+    files = {p: p.read_bytes() for p in sorted(tmp_path.rglob("*")) if p.is_file()}
+    for _ in range(2):
+        after = Result.read(tmp_path / "fedavg-seed0").personal_model(client).params
+        assert all(torch.equal(before[name], after[name]) for name in before)
+    assert files == {p: p.read_bytes() for p in sorted(tmp_path.rglob("*")) if p.is_file()}, "reading changes nothing"
     assert (tmp_path / "index.html").read_text().count("<svg") == 1
     assert "synthetic" in (tmp_path / "index.html").read_text()
 

@@ -35,8 +35,14 @@ def test_payload_of_a_group_is_its_tensors():
 
 def test_an_empty_bundle_costs_nothing():
     assert to_bytes({}) == b""
-    assert payload({"model": {}}) == {}
+    assert payload({}) == {}
     assert from_bytes(b"") == {}
+
+
+def test_an_empty_group_is_still_there():
+    """FLIC-Class shares an encoder that has no parameters."""
+    assert from_bytes(to_bytes({"encoder": {}})) == {"encoder": {}}
+    assert payload({"encoder": {}})["encoder"] == 0
 
 
 def test_tensors_that_share_memory_can_be_sent():

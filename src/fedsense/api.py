@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fedsense.data import load
 from fedsense.engine.rounds import Engine, Listener, Settings
@@ -28,6 +28,7 @@ def run(
     seed: int = 0,
     *,
     progress: bool = True,
+    missing: Literal["refuse", "drop", "zero"] = "refuse",
     summary: str = "final",
     out: str | Path | None = None,
     listeners: Sequence[Listener] = (),
@@ -36,12 +37,13 @@ def run(
     """Train personal models on a federation.
 
     ``options`` are hyper-parameters of the method (``lr=0.05, epochs=2``) and settings of the run
-    (``participation=0.1, every=5, metrics=("accuracy",), workers=1``). With ``out`` the run is kept in that folder, and
+    (``participation=0.1, every=5, metrics=("accuracy",), workers=1``). ``missing`` says what becomes of values that are
+    not finite. With ``out`` the run is kept in that folder, and
     calling again with the same arguments goes on where it was stopped.
     """
     check_selection(summary)
     if isinstance(federation, str):
-        federation = load(federation, seed=seed)
+        federation = load(federation, missing=missing, default_seed=seed)
     kinds = {f.name: f.type for f in fields(Settings)}
     chosen = {name: options.pop(name) for name in list(options) if name in kinds}
     settings = Settings(rounds=rounds, seed=seed, **_tuples(chosen))
@@ -51,7 +53,9 @@ def run(
         from fedsense.cli.progress import Progress
 
         watching.append(Progress.alone(made.name, seed))
-    engine = Engine(federation.check(), made, ModelSpec.of(model), settings, Path(out) if out else None, watching)
+    engine = Engine(
+        federation.check(missing), made, ModelSpec.of(model), settings, Path(out) if out else None, watching
+    )
     engine.run()
     return Result.of(engine, made.name, summary)
 

@@ -31,7 +31,9 @@ def flatten(bundle: Mapping[str, Mapping[str, Tensor]]) -> Params:
     for group in bundle:
         if SEPARATOR in group:
             raise ValueError(f"a group's name may not contain '{SEPARATOR}': {group!r}")
-    return {f"{group}{SEPARATOR}{name}": tensor for group, params in bundle.items() for name, tensor in params.items()}
+    flat = {f"{group}{SEPARATOR}{name}": tensor for group, params in bundle.items() for name, tensor in params.items()}
+    empty = {group + SEPARATOR: torch.empty(0) for group, params in bundle.items() if not params}  # it is there, too
+    return flat | empty
 
 
 def unflatten(flat: Mapping[str, Tensor]) -> Bundle:
@@ -39,7 +41,9 @@ def unflatten(flat: Mapping[str, Tensor]) -> Bundle:
     bundle: Bundle = {}
     for full, tensor in flat.items():
         group, name = full.split(SEPARATOR, 1)
-        bundle.setdefault(group, {})[name] = tensor
+        params = bundle.setdefault(group, {})
+        if name:
+            params[name] = tensor
     return bundle
 
 

@@ -12,14 +12,13 @@ runs/demo/
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedsense.engine.folder import FREE_SETTINGS, RUN_FILE, alone, read_json, write_json
 from fedsense.engine.rounds import Engine, Listener
 from fedsense.errors import RunFailed, UserError
-from fedsense.federation import Federation
 from fedsense.recipe import Recipe, make_recipe
 from fedsense.result import Result, report_json
 
@@ -28,19 +27,20 @@ FREE = (*FREE_SETTINGS, "description")  # may differ when an experiment goes on
 
 
 def choose_folder(recipe: Recipe, out: Path | None, resume: bool) -> Path:
-    """``out``, or runs/NAME, or the first free runs/NAME-2, -3, …; with ``resume`` the newest that exists."""
+    """``out``, or runs/NAME, or the first free runs/NAME-2, -3, …; with ``resume`` the newest that exists.
+
+    Where there is nothing to resume yet (a run killed at its very beginning), it is begun.
+    """
     if out is not None:
+        if out.exists() and not out.is_dir():
+            raise UserError(f"{out} is a file; --out names a folder")
         if not resume and (out / RECIPE_FILE).exists():
             raise UserError(f"{out} already holds an experiment; go on with it (--resume), or choose another --out")
-        if resume and not (out / RECIPE_FILE).exists():
-            raise UserError(f"{out} holds no experiment to resume; leave --resume out to start one")
         return out
     runs = Path("runs")
     taken = [p for p in runs.glob(f"{recipe.name}*") if re.fullmatch(rf"{re.escape(recipe.name)}(-\d+)?", p.name)]
     numbered = {int(p.name.removeprefix(recipe.name).lstrip("-") or 1): p for p in taken}
-    if resume:
-        if not numbered:
-            raise UserError(f"there is no runs/{recipe.name} to resume; say which folder with --out")
+    if resume and numbered:
         return numbered[max(numbered)]
     free = next(n for n in range(1, len(numbered) + 2) if n not in numbered)
     return runs / (recipe.name if free == 1 else f"{recipe.name}-{max(numbered) + 1}")
@@ -61,18 +61,21 @@ def run_recipe(
     """All runs of a recipe; one that fails does not keep the others from being done."""
     with alone(folder):
         resolved = recipe.model_dump(mode="json")
-        if resume:
+        if resume and (folder / RECIPE_FILE).exists():
             _refuse_changes(read_json(folder / RECIPE_FILE), resolved, folder)
-        write_json(folder / RECIPE_FILE, resolved)
         results, failures = [], []
         for seed in recipe.seeds:
-            federation = recipe.federation(seed)
-            for label, engine in _engines(recipe, federation, seed, folder, listen):
+            engines = _engines(recipe, seed, folder, listen)
+            write_json(folder / RECIPE_FILE, resolved)  # only now: a recipe that is refused claims no folder
+            while engines:
+                label, engine = engines.pop(0)
                 try:
                     engine.run(previous=previous)
                 except RunFailed as failure:
                     failures.append(failure)
-                results.append(Result.of(engine, label, recipe.evaluation.summary))
+                result = Result.of(engine, label, recipe.evaluation.summary)
+                result.engine = None  # its models are on disk
+                results.append(result)
         write_json(folder / SUMMARY_FILE, report_json(results, folder))
         write_page(folder, results)
         if failures:
@@ -81,13 +84,12 @@ def run_recipe(
 
 
 def _engines(
-    recipe: Recipe,
-    federation: Federation,
-    seed: int,
-    folder: Path,
-    listen: Callable[[str, int], Sequence[Listener]],
-) -> Iterator[tuple[str, Engine]]:
+    recipe: Recipe, seed: int, folder: Path, listen: Callable[[str, int], Sequence[Listener]]
+) -> list[tuple[str, Engine]]:
     """The runs of one seed; all are built, and so checked, before the first starts."""
+    federation = recipe.federation(seed)
+    if recipe.evaluation.summary == "validation" and not any(len(client.val) for client in federation):
+        raise UserError(f"summary = \"validation\", but no client of '{federation.name}' has validation data")
     about = {"recipe": recipe.model_dump(mode="json"), "summary": recipe.evaluation.summary}
     built = []
     for label, method in recipe.methods().items():
@@ -100,10 +102,8 @@ def _engines(
             listen(label, seed),
             {"label": label, **about},
         )
-        engine.claim()
         built.append((label, engine))
-    while built:
-        yield built.pop(0)  # not kept here: a finished run's memory can go
+    return built
 
 
 def reopen(folder: Path) -> Engine:
@@ -148,3 +148,5 @@ def _refuse_changes(before: Mapping[str, Any], after: Mapping[str, Any], folder:
                 f"'{key}' differs from what {folder} began with ({before.get(key)!r} then, {after.get(key)!r} now); "
                 "resume with the same recipe, or start anew in another folder (--out)"
             )
+    if after["rounds"] < before["rounds"]:
+        raise UserError(f"{folder} was to have {before['rounds']} rounds; a resumed run can have more, not fewer")

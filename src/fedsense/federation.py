@@ -81,6 +81,10 @@ class Task:
     features: int = 0  # width of the feature space the models share
     members: Mapping[str, Member] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if self.values and len(self.values) != len(self.classes):
+            raise UserError(f"there are {len(self.classes)} classes, but {len(self.values)} values; give one a class")
+
     @property
     def counts(self) -> tuple[float, ...]:
         return self.values or tuple(float(i) for i in range(len(self.classes)))
@@ -139,6 +143,8 @@ class Federation:
 
     def pooled(self) -> Federation:
         """One client that holds everyone's recordings: the reference no federation has, for ``Centralized``."""
+        if "everyone" in self.ids:
+            raise UserError("a client is called 'everyone', the name of all clients pooled; give it another id")
         shapes = {client.input_shape: client.id for client in self.clients}
         if len(shapes) > 1:
             raise UserError(
@@ -220,7 +226,7 @@ def _checked(client: ClientData, task: Task, missing: str) -> ClientData:
     raise UserError(
         f"client '{client.id}': {int(bad.sum())} of {bad.numel()} values in {name} are not finite "
         f"(NaN or infinite; the first in sample {first[0]}, channel {first[1] if len(first) > 1 else 0}); "
-        'say data.missing = "drop" to leave such samples out, or "zero" to put zeros in their place'
+        'say missing="drop" to leave such samples out, or "zero" to put zeros in their place (data.missing in a recipe)'
     )
 
 

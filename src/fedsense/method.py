@@ -56,6 +56,9 @@ class Reply:
                             f"{what} must be a Bundle, but group '{group}' holds {type(tensor).__name__} under "
                             f"'{name}' instead of a tensor"
                         )
+        for name, value in self.metrics.items():
+            if not isinstance(value, int | float):
+                raise TypeError(f"metrics['{name}'] must be a number, but is {type(value).__name__}; say float(…)")
 
 
 @dataclass(frozen=True, kw_only=True)

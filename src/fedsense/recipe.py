@@ -63,10 +63,10 @@ class Recipe(Table):
 
     name: str = Field("experiment", pattern=r"^[\w.-]+$")
     description: str = ""
-    rounds: int = Field(20, ge=1)
+    rounds: int = Field(20, ge=1, strict=True)
     participation: float = Field(1.0, gt=0, le=1)
-    seeds: tuple[int, ...] = (0,)
-    workers: int | None = Field(None, ge=1)
+    seeds: tuple[int, ...] = Field((0,), min_length=1)
+    workers: int | None = Field(None, ge=1, strict=True)
     device: str = "auto"
     data: dict[str, Any]
     model: dict[str, Any]
@@ -74,14 +74,21 @@ class Recipe(Table):
     training: Training = Training()
     method: tuple[dict[str, Any], ...] = Field(min_length=1)
 
+    @field_validator("seeds")
+    @classmethod
+    def _different(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if len(set(value)) < len(value):
+            raise UserError(f"seeds {list(value)} name one twice; the same seed gives the same run")
+        return value
+
     def methods(self) -> dict[str, Method]:
         """Label → method, in the recipe's order."""
         result: dict[str, Method] = {}
         defaults = self.training.model_dump(exclude_none=True)
         for table in self.method:
             own = {key: value for key, value in table.items() if key not in ("name", "label")}
-            if "name" not in table:
-                raise UserError("a [[method]] table needs a name")
+            if not isinstance(table.get("name"), str):
+                raise UserError("a [[method]] table needs a name, text in quotes")
             kind = find_method(table["name"])
             allowed = options_of(kind)
             own = checked(f"method '{kind.name}'", own, allowed)
@@ -111,10 +118,7 @@ class Recipe(Table):
     def federation(self, seed: int) -> Federation:
         """The data, drawn with the run's seed unless the recipe fixes one of its own."""
         options = {key.replace("-", "_"): value for key, value in self.data.items() if key != "name"}
-        entry = find_dataset(self.data["name"])
-        if entry.synthetic:
-            options.setdefault("seed", seed)
-        return load(entry.name, **options)
+        return load(self.data["name"], default_seed=seed, **options)
 
     def model_spec(self) -> ModelSpec:
         options = {key.replace("-", "_"): value for key, value in self.model.items() if key != "name"}
@@ -130,7 +134,11 @@ def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe from a file, or one that comes with fedsense by its name; ``overrides`` are ``a.b=c``."""
     path = Path(source)
     if path.is_file():
-        text, where = path.read_text(encoding="utf-8"), str(path)
+        where = str(path)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (UnicodeDecodeError, OSError) as error:
+            raise UserError(f"{where} cannot be read as text: {error}") from error
     elif str(source) in builtin_recipes():
         text, where = builtin_recipes()[str(source)], f"recipe '{source}'"
     else:
@@ -141,6 +149,7 @@ def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{where} is not valid TOML: {error}") from error
+    raw = _normal(raw)
     for override in overrides:
         _override(raw, override)
     return make_recipe(raw, where, text)
@@ -173,8 +182,12 @@ def builtin_recipes() -> dict[str, str]:
 
 def _check_names(recipe: Recipe) -> None:
     for table in ("data", "model"):
-        if "name" not in getattr(recipe, table):
+        name = getattr(recipe, table).get("name")
+        if name is None:
             raise UserError(f"[{table}] needs a name")
+        several = table == "model" and isinstance(name, list) and all(isinstance(n, str) for n in name)
+        if not isinstance(name, str) and not several:
+            raise UserError(f"{table}.name is {name!r}; it must be text in quotes", about="name")
     entry = find_dataset(recipe.data["name"])
     options = {key: value for key, value in recipe.data.items() if key not in ("name", "missing")}
     checked(f"dataset '{entry.name}'", options, options_of(entry.loader()))

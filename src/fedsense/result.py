@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import html
 import json
+import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -139,8 +141,7 @@ class Result:
     def personal_model(self, client_id: str) -> PersonalModel:
         """A client's own model as the run left it."""
         engine = self.engine or self._reopen()
-        client = engine.site.client(client_id) if engine.federation[client_id] else None
-        assert client is not None
+        client = engine.site.client(engine.federation[client_id].id)
         params = engine.personal_parameters(client_id)
 
         def logits(x: torch.Tensor) -> torch.Tensor:
@@ -159,6 +160,16 @@ class Result:
         assert self.folder is not None
         self.engine = reopen(self.folder)
         return self.engine
+
+
+def tell_apart(results: Sequence[Result]) -> list[Result]:
+    """Runs of the same method and seed in several experiments are named after their folders, too."""
+    seen = Counter((result.method, result.seed) for result in results)
+    if max(seen.values(), default=0) > 1:
+        for result in results:
+            if result.folder is not None:
+                result.method = f"{result.folder.resolve().parent.name}/{result.method}"
+    return list(results)
 
 
 def comparison(results: Sequence[Result], selection: str | None = None, weighted: bool = False) -> Grid:
@@ -203,6 +214,8 @@ def _cell(rows: Sequence[Row], metric: str, weighted: bool) -> str:
     if not rows:
         return "–"
     scale = 1 if metric in LOWER_IS_BETTER else 100
+    if not all(math.isfinite(r.mean) for r in rows):
+        return "–"
     mean = scale * float(np.mean([r.weighted_mean if weighted else r.mean for r in rows]))
     spread = scale * float(np.mean([r.std for r in rows]))
     digits = 2 if scale == 1 else 1
@@ -213,7 +226,8 @@ def _caption(results: Sequence[Result], rows: Sequence[Row], weighted: bool) -> 
     which = sorted({f"{row.selection} (round {row.round})" for row in rows})
     seeds = sorted({result.seed for result in results})
     parts = [
-        "weighted by clients' test samples" if weighted else "mean ± standard deviation over clients, in %",
+        "mean weighted by clients' test samples" if weighted else "mean ± standard deviation over clients",
+        "in %" if not any(row.metric in LOWER_IS_BETTER for row in rows) else "in %, errors in counts",
         "; ".join(which[:3]) + (" …" if len(which) > 3 else ""),
         f"{len(seeds)} seeds, averaged" if len(seeds) > 1 else f"seed {seeds[0]}" if seeds else "",
     ]

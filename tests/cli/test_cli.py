@@ -122,7 +122,16 @@ def test_same_seed_twice_gives_the_same_bits(recipe):
     [
         (["run", "small.toml", "--set", "training.lrr=1"], "did you mean 'lr'"),
         (["run", "nowhere.toml"], "no recipe file 'nowhere.toml'"),
-        (["run", "small.toml", "--resume"], "no runs/small to resume"),
+        (["run", "small.toml", "--set", "data.name=3"], "data.name is 3; it must be text"),
+        (["run", "small.toml", "--set", "model.name=[1]"], "model.name is [1]; it must be text"),
+        (["run", "small.toml", "--set", "seeds=[]"], "seeds"),
+        (["run", "small.toml", "--set", "seeds=[1,1]"], "name one twice"),
+        (["run", "small.toml", "--set", "rounds=true"], "whole number"),
+        (["run", "small.toml", "--set", "device=cuda:7"], "cannot be used here"),
+        (["run", "small.toml", "--set", "evaluation.views=[]"], "name at least one"),
+        (["run", "small.toml", "--set", "data.val=0", "--set", "evaluation.summary=validation"], "validation data"),
+        (["run", "small.toml", "--out", "small.toml"], "is a file"),
+        (["run", "."], "no recipe file '.'"),
         (["run", "small.toml", "--previous"], "goes with --resume"),
         (["run", "small.toml", "--rsume"], "No such option"),
         (["run", "small.toml", "--set", "model.name=protohar-cnn", "--set", "data.window=20"], "protohar-cnn"),
@@ -135,6 +144,43 @@ def test_a_users_mistake_is_a_message_and_exit_code_2(recipe, capfd, monkeypatch
     code, _, errors = here(capfd, monkeypatch, recipe, *arguments)
     assert code == 2
     assert message in re.sub(r"[\s│]+", " ", errors)
+
+
+def test_a_refused_recipe_claims_no_folder(recipe, capfd, monkeypatch):
+    wrong = ["--set", "model.name=protohar-cnn", "--set", "data.window=20"]
+    assert here(capfd, monkeypatch, recipe, "run", "small.toml", *wrong, "--out", "out")[0] == 2
+    short = ["--set", "rounds=1", "--set", "seeds=[0]", "--set", "method=local", "--out", "out"]
+    assert here(capfd, monkeypatch, recipe, "run", "small.toml", *short)[0] == 0
+
+
+def test_resume_where_nothing_was_done_yet_begins(recipe, capfd, monkeypatch):
+    short = ["--set", "rounds=1", "--set", "seeds=[0]", "--set", "method=local", "--out", "out", "--resume"]
+    assert here(capfd, monkeypatch, recipe, "run", "small.toml", *short)[0] == 0
+
+
+def test_shorthand_can_be_overridden(tmp_path, capfd, monkeypatch):
+    text = 'data = "synthetic-imu"\nmodel = "flic-mlp"\nmethod = "fedprox"\nrounds = 1\n'
+    (tmp_path / "short.toml").write_text(text)
+    options = ["--set", "data.clients=2", "--set", "data.samples=16", "--set", "method.fedprox.mu=0.5", "--json"]
+    code, output, _ = here(capfd, monkeypatch, tmp_path, "run", "short.toml", *options)
+    assert code == 0
+    assert len(json.loads(output)["results"][0]["clients"]) == 2
+
+
+def test_two_experiments_are_compared_not_averaged(recipe, capfd, monkeypatch):
+    for out, rate in (("slow", 0.001), ("fast", 0.1)):
+        options = ["--set", "seeds=[0]", "--set", "method=fedavg", "--set", f"training.lr={rate}", "--out", out]
+        assert here(capfd, monkeypatch, recipe, "run", "small.toml", *options)[0] == 0
+    rows = json.loads(here(capfd, monkeypatch, recipe, "compare", "slow", "fast", "--json")[1])["results"]
+    assert {row["method"] for row in rows} == {"slow/fedavg", "fast/fedavg"}
+
+
+@pytest.mark.parametrize("options", [["data.test=0", "data.val=0"], ['evaluation.views=["global"]', "method=local"]])
+def test_nothing_to_score_is_no_disaster(recipe, capfd, monkeypatch, options):
+    words = [word for option in options for word in ("--set", option)]
+    code, output, errors = here(capfd, monkeypatch, recipe, "run", "small.toml", "--out", "out", *words)
+    assert code == 0, errors
+    assert "local" in output
 
 
 def test_a_method_that_fails_does_not_take_the_others_with_it(recipe, capfd, monkeypatch):

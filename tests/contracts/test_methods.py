@@ -59,14 +59,11 @@ def test_any_number_of_workers_gives_the_same_bits(name):
         same_bits(serial, run(quick(name), participation=0.7, workers=workers))
 
 
-@each_method
+@pytest.mark.parametrize("name", [n for n in sorted(METHODS) if not METHODS[n].pools])  # the pool has an order
 def test_the_order_of_the_roster_does_not_matter(name):
     federation = blobs()
     turned = federation.with_clients(reversed(federation.clients))
-    a, b = run(quick(name), federation), run(quick(name), turned)
-    if METHODS[name].pools:  # one client holds all data, in the roster's order, and draws minibatches from it
-        return
-    same_bits(a, b)
+    same_bits(run(quick(name), federation), run(quick(name), turned))
 
 
 @each_method
@@ -82,8 +79,8 @@ def test_resumed_equals_uninterrupted_to_the_bit(name, moment, tmp_path, monkeyp
     settings = {"rounds": 5, "participation": 0.5, "every": 2, "moment": moment}
     whole = run(quick(name), folder=tmp_path / "whole", **settings)
 
-    class Crash(Exception):
-        pass
+    class Crash(BaseException):
+        """Not an error the engine would explain."""
 
     stopped = Engine(
         blobs(), quick(name), NET, Settings(workers=1, metrics=("accuracy",), **settings), tmp_path / "cut"
@@ -170,7 +167,7 @@ def test_no_recording_is_in_what_leaves_the_client(name):
 def test_survives_clients_with_one_sample_or_one_class(name):
     federation = blobs()
     lone, narrow, *rest = federation.clients
-    lone = lone.change(lambda split, s: s.take(slice(2 if split == "train" else 0)))
+    lone = lone.change(lambda split, s: s.take(slice(1 if split == "train" else 0)))
     narrow = narrow.change(lambda split, s: s.take(s.y == 1))
     engine = run(quick(name), federation.with_clients([lone, narrow, *rest]))
     scores = engine.record.scores[-1]["scores"]["personal"]["test"]["accuracy"]
@@ -214,8 +211,8 @@ def test_fedprox_pulls_towards_the_global_model():
     assert moved[0] > 1.2 * moved[1] > 1.2 * 1.2 * moved[2]
 
 
-def test_with_one_client_fedavg_is_local_and_centralized():
-    """The average over one client is its model, and its whole schedule is alone's, up to momentum's rounding: none."""
+def test_with_one_client_fedavg_is_local():
+    """The average over one client is its model, to the bit."""
     federation = blobs(clients=1)
     one = {name: run(quick(name), federation) for name in ("local", "fedavg")}
     a, b = (one[name].personal_parameters("c00") for name in ("local", "fedavg"))

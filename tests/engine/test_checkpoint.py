@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from fedsense.engine.checkpoint import Checkpoint, discard_after, load, save
+from fedsense.engine.record import Record
 from fedsense.errors import CheckpointError
 
 
@@ -14,7 +15,7 @@ def point(round, **clients):
         round=round,
         server={"model": {"w": torch.full((3,), float(round))}},
         clients={name: {"state.model": {"w": torch.tensor([value])}} for name, value in clients.items()},
-        lengths={"scores": 10 * round, "ledger": round},
+        records={},
     )
 
 
@@ -36,7 +37,6 @@ def test_each_client_has_its_latest_state(tmp_path):
     assert found.round == 3
     assert found.server["model"]["w"].tolist() == [3.0] * 3
     assert {c: b["state.model"]["w"].item() for c, b in found.clients.items()} == {"a": 3.0, "b": 2.0}
-    assert found.lengths == {"scores": 30, "ledger": 3}
 
 
 def test_only_what_the_last_two_need_is_kept(tmp_path):
@@ -99,7 +99,7 @@ def test_a_changed_number_in_the_manifest_is_noticed(tmp_path):
     three_rounds(tmp_path)
     path = tmp_path / "round-00003.json"
     manifest = json.loads(path.read_text())
-    manifest["lengths"]["scores"] += 1
+    manifest["scores"]["a"] = 1.0
     path.write_text(json.dumps(manifest))
     with pytest.raises(CheckpointError, match="altered"):
         load(tmp_path)
@@ -122,6 +122,40 @@ def test_going_back_forgets_what_came_after(tmp_path):
     three_rounds(tmp_path)
     discard_after(tmp_path, 2)
     assert load(tmp_path).round == 2
+
+
+def test_records_that_were_cut_or_altered_are_refused(tmp_path):
+    record = Record(tmp_path)
+    record.add("scores", {"round": 1, "scores": {}})
+    record.add("ledger", {"round": 1, "clients": {}})
+    folder = tmp_path / "checkpoints"
+    save(folder, Checkpoint(1, {}, {}, record.prefixes()), [])
+    record.add("scores", {"round": 2, "scores": {}})
+    assert load(folder).round == 1, "more lines than the checkpoint knows are fine"
+    assert [line["round"] for line in Record(tmp_path, load(folder).records, write=False).scores] == [1]
+    assert len((tmp_path / "scores.jsonl").read_text().splitlines()) == 2, "reading cuts nothing off"
+    path = tmp_path / "scores.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b'"round": 1', b'"round": 7'))
+    with pytest.raises(CheckpointError, match=r"scores.jsonl was altered"):
+        load(folder)
+    path.write_bytes(whole[:5])
+    with pytest.raises(CheckpointError, match=r"scores.jsonl is truncated"):
+        load(folder)
+
+
+def test_round_numbers_sort_as_numbers(tmp_path):
+    for round in (99_998, 99_999, 100_000, 100_001):
+        save(tmp_path, point(round, a=1.0), ["a"])
+    assert load(tmp_path).round == 100_001
+
+
+@pytest.mark.parametrize("text", ["[]", "3", "null", "{}"])
+def test_a_manifest_that_is_none_is_refused(tmp_path, text):
+    save(tmp_path, point(1, a=1.0), ["a"])
+    (tmp_path / "round-00001.json").write_text(text)
+    with pytest.raises(CheckpointError, match="not a whole manifest"):
+        load(tmp_path)
 
 
 def test_nothing_there(tmp_path):

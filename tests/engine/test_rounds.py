@@ -12,10 +12,13 @@ import pytest
 import torch
 
 from conftest import blobs, plain_net
+from fedsense.bundle import part
 from fedsense.engine.rounds import Engine, Listener, Settings
 from fedsense.errors import RunFailed, UserError
+from fedsense.method import Reply
 from fedsense.methods import Centralized, FedAvg, Local
 from fedsense.models.spec import ModelSpec
+from fedsense.ops import average
 
 NET = ModelSpec.of(plain_net)
 
@@ -195,12 +198,99 @@ def test_a_reply_that_is_no_bundle_is_refused():
         ({"participation": 0.0}, "above 0"),
         ({"participation": 1.5}, "up to 1"),
         ({"device": "gpu9"}, "cuda"),
+        ({"metrics": ()}, "name at least one"),
         ({"workers": 0}, "at least 1"),
     ],
 )
 def test_wrong_settings_are_explained(settings, message):
     with pytest.raises(UserError, match=message):
         engine_of(**settings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnHead(FedAvg):
+    """Shares the encoder, keeps the head, and does not say which model it trained."""
+
+    name: ClassVar[str] = "own-head"
+
+    def init_server(self, task, params):
+        return {"encoder": part(params, "encoder")}
+
+    def init_client(self, client, params, down, work):
+        return {"head": part(params, "head")}
+
+    def local_update(self, client, state, down, work):
+        reply = super().local_update(client, state, {"model": down["encoder"] | state["head"]}, work)
+        trained = reply.upload["model"]
+        upload = {"encoder": part(trained, "encoder"), "size": reply.upload["size"]}
+        return Reply(state={"head": part(trained, "head")}, upload=upload)
+
+    def aggregate(self, server, uploads):
+        return {"encoder": average(uploads, "encoder")}
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_the_model_that_is_scored_is_the_one_taken_home_however_often_it_is_scored(every):
+    engine = finished(OwnHead(epochs=1), rounds=5, every=every, participation=0.5, metrics=("accuracy",))
+    scores = engine.record.scores[-1]["scores"]["personal"]["test"]["accuracy"]
+    seldom = finished(OwnHead(epochs=1), rounds=5, every=5, participation=0.5, metrics=("accuracy",))
+    assert scores == seldom.record.scores[-1]["scores"]["personal"]["test"]["accuracy"]
+    for client in engine.federation:
+        params = engine.personal_parameters(client.id)
+        logits = engine.site.client(client.id).model.predict(params, client.test.x).logits
+        assert scores[client.id] == pytest.approx((logits.argmax(1) == client.test.y).float().mean().item())
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_shared_part_without_parameters(workers):
+    engine = Engine(blobs(), OwnHead(epochs=1), ModelSpec.of("flic-mlp"), Settings(rounds=1, workers=workers))
+    with pytest.raises(RunFailed, match="the parameters lack 'adapter"):
+        engine.run()  # its adapter is nobody's; the empty encoder itself is no trouble
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_any_exception_names_the_client(workers):
+    @dataclass(frozen=True, kw_only=True)
+    class Doubtful(FedAvg):
+        """Asserts too much."""
+
+        name: ClassVar[str] = "doubtful"
+
+        def local_update(self, client, state, down, work):
+            assert client.id != "c01", "not this one"
+            return super().local_update(client, state, down, work)
+
+    with pytest.raises(RunFailed, match=r"doubtful, round 1, client 'c01': AssertionError: not this one"):
+        finished(Doubtful(), workers=workers)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_metrics_of_a_reply_are_numbers(workers):
+    @dataclass(frozen=True, kw_only=True)
+    class Tensorial(FedAvg):
+        """Reports a tensor."""
+
+        name: ClassVar[str] = "tensorial"
+
+        def local_update(self, client, state, down, work):
+            return Reply(metrics={"loss": torch.ones(())})
+
+    with pytest.raises(RunFailed, match=r"metrics\['loss'\] must be a number"):
+        finished(Tensorial(), workers=workers)
+
+
+def test_nobody_has_test_data():
+    federation = blobs()
+    blind = [c.change(lambda split, s: s if split == "train" else s.take(slice(0))) for c in federation]
+    engine = finished(federation=federation.with_clients(blind))
+    assert engine.record.scores[-1]["scores"]["personal"]["test"]["accuracy"] == {}
+
+
+def test_the_pools_name_is_reserved():
+    federation = blobs()
+    named = dataclasses.replace(federation.clients[0], id="everyone")
+    with pytest.raises(UserError, match="'everyone'"):
+        finished(Centralized(epochs=1), federation.with_clients([named, *federation.clients[1:]]))
 
 
 def test_threads_are_given_back():

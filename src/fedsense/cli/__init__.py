@@ -32,6 +32,11 @@ def _run(arguments: list[str] | None) -> int:
     except BrokenPipeError:  # whoever read our output has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:  # a folder that cannot be written, a full disk
+        if os.environ.get("FEDSENSE_DEBUG"):
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, PermissionError | FileNotFoundError | FileExistsError | NotADirectoryError) else 1
     except FedsenseError as error:
         if os.environ.get("FEDSENSE_DEBUG"):
             raise

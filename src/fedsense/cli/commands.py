@@ -99,9 +99,9 @@ def compare(
 ) -> None:
     """The table again, from disk."""
     from fedsense.experiment import find_runs
-    from fedsense.result import Result, report_json
+    from fedsense.result import Result, report_json, tell_apart
 
-    results = [Result.read(run) for folder in folders for run in find_runs(folder)]
+    results = tell_apart([Result.read(run) for folder in folders for run in find_runs(folder)])
     if json_:
         print(json.dumps(report_json(results, folders[0] if len(folders) == 1 else None, summary), indent=1))
         return

@@ -49,7 +49,20 @@ def find_dataset(name: str) -> DatasetEntry:
     return DATASETS[name]
 
 
-def load(name: str, *, missing: Literal["refuse", "drop", "zero"] = "refuse", **options: Any) -> Federation:
-    """The named federation, checked: ``load("synthetic-imu", clients=12, seed=3)``."""
+def load(
+    name: str,
+    *,
+    missing: Literal["refuse", "drop", "zero"] = "refuse",
+    default_seed: int | None = None,
+    **options: Any,
+) -> Federation:
+    """The named federation, checked: ``load("synthetic-imu", clients=12, seed=3)``.
+
+    ``missing`` says what becomes of values that are not finite. ``default_seed`` is for datasets that draw anything,
+    where ``options`` do not give a seed.
+    """
     loader = find_dataset(name).loader()
-    return loader(**checked(f"dataset '{name}'", options, options_of(loader))).check(missing)
+    allowed = options_of(loader)
+    if default_seed is not None and "seed" in allowed:
+        options.setdefault("seed", default_seed)
+    return loader(**checked(f"dataset '{name}'", options, allowed)).check(missing)

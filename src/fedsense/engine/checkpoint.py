@@ -10,7 +10,6 @@ last two manifests are kept, so that a damaged one has a good one before it.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsense.bundle import Bundle, flatten, from_bytes, to_bytes, unflatten
-from fedsense.engine.folder import write_atomically
+from fedsense.engine.folder import digest_of, write_atomically
 from fedsense.errors import CheckpointError
 
 FORMAT = 1
@@ -32,7 +31,7 @@ class Checkpoint:
     round: int
     server: Bundle
     clients: dict[str, Bundle]  # what each client keeps, as "state/…" and "model/…" groups
-    lengths: dict[str, int]  # bytes of the record files that belong to it
+    records: dict[str, dict[str, Any]]  # size and digest of the beginning of the record files that belongs to it
     files: dict[str, str] = field(default_factory=dict)  # client -> file its state is in
     digests: dict[str, dict[str, Any]] = field(default_factory=dict)  # file -> its size and digest
     scores: dict[str, Any] = field(default_factory=dict)  # client -> scores of a model that has not changed since
@@ -57,7 +56,7 @@ def save(folder: Path, checkpoint: Checkpoint, changed: Iterable[str]) -> None:
         "round": checkpoint.round,
         "files": checkpoint.digests,
         "clients": checkpoint.files,
-        "lengths": checkpoint.lengths,
+        "records": checkpoint.records,
         "scores": checkpoint.scores,
     }
     manifest["digest"] = _digest(_canonical(manifest))
@@ -98,13 +97,15 @@ def _read(path: Path) -> Checkpoint:
     try:
         manifest: dict[str, Any] = json.loads(path.read_bytes())
         digest = manifest.pop("digest")
-    except (ValueError, KeyError, AttributeError) as error:
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise CheckpointError(f"{path.name} is not a whole manifest") from error
     if digest != _digest(_canonical(manifest)):
         raise CheckpointError(f"{path.name} was altered (its digest does not match)")
     if manifest["format"] != FORMAT:
         raise CheckpointError(f"{path.name} has format {manifest['format']}; this version reads format {FORMAT}")
     data = {name: _verified(folder / name, entry) for name, entry in manifest["files"].items()}
+    for name, entry in manifest["records"].items():
+        _verified(folder.parent / f"{name}.jsonl", entry, beginning=True)
     server = from_bytes(data[f"server-{manifest['round']:05}.safetensors"])
     packed = {name: from_bytes(data[name]) for name in set(manifest["clients"].values())}
     clients = {client: unflatten(packed[name].get(_quote(client), {})) for client, name in manifest["clients"].items()}
@@ -112,16 +113,16 @@ def _read(path: Path) -> Checkpoint:
         round=manifest["round"],
         server=server,
         clients=clients,
-        lengths=manifest["lengths"],
+        records=manifest["records"],
         files=manifest["clients"],
         digests=manifest["files"],
         scores=manifest["scores"],
     )
 
 
-def _verified(path: Path, entry: Mapping[str, Any]) -> bytes:
+def _verified(path: Path, entry: Mapping[str, Any], beginning: bool = False) -> bytes:
     try:
-        data = path.read_bytes()
+        data = path.read_bytes()[: entry["bytes"] if beginning else None]
     except OSError as error:
         raise CheckpointError(f"{path.name} is missing") from error
     if len(data) != entry["bytes"]:
@@ -157,7 +158,7 @@ def _files_of(manifest: Path) -> list[str]:
 
 
 def _manifests(folder: Path) -> list[Path]:
-    return sorted(folder.glob("round-*.json"))
+    return sorted(folder.glob("round-*.json"), key=_round_of)
 
 
 def _round_of(path: Path) -> int:
@@ -169,7 +170,7 @@ def _canonical(manifest: Mapping[str, Any]) -> bytes:
 
 
 def _digest(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
+    return digest_of(data).hexdigest()
 
 
 def _quote(client: str) -> str:

@@ -21,7 +21,7 @@ import torch
 
 from fedsense.bundle import Bundle, from_bytes, to_bytes
 from fedsense.engine.site import Answer, Call, Site
-from fedsense.errors import FedsenseError, RunFailed
+from fedsense.errors import FedsenseError, RunFailed, UserError
 
 PR_SET_PDEATHSIG = 1  # of prctl(2)
 
@@ -128,10 +128,9 @@ def _serve(site: Site, end: Connection[Any, Any], others: list[Connection[Any, A
             call = _receive_call(end)
             try:
                 answer = site.handle(call)
-            except FedsenseError as error:
-                _send(end, {"error": str(error), "trace": ""}, {})
-            except Exception as error:  # told to the parent, which raises it
-                _send(end, {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}, {})
+            except FedsenseError as error:  # told to the parent, which raises it
+                kind = "UserError" if isinstance(error, UserError) else "RunFailed"
+                _send(end, {"error": str(error), "kind": kind, "trace": traceback.format_exc()}, {})
             else:
                 _send(end, {"data": answer.data}, {name: to_bytes(b) for name, b in answer.bundles.items()})
     except (EOFError, OSError):
@@ -152,9 +151,10 @@ def _receive(end: Connection[Any, Any]) -> tuple[dict[str, Any], dict[str, Bundl
 def _send_call(end: Connection[Any, Any], call: Call, packed: dict[int, bytes]) -> None:
     blobs = {}
     for name, bundle in call.bundles.items():
-        if id(bundle) not in packed:
-            packed[id(bundle)] = to_bytes(bundle)
-        blobs[name] = packed[id(bundle)]
+        shared = name == "down" or call.job == "global"
+        blobs[name] = packed.get(id(bundle)) or to_bytes(bundle)
+        if shared:
+            packed[id(bundle)] = blobs[name]
     head = {"job": call.job, "clients": call.clients, "round": call.round, "score": call.score}
     try:
         _send(end, head, blobs)
@@ -173,9 +173,8 @@ def _receive_answer(end: Connection[Any, Any], call: Call) -> Answer:
     except (EOFError, OSError) as error:
         raise _dead(call) from error
     if "error" in head:
-        failure = RunFailed(head["error"])
-        if head["trace"]:
-            failure.add_note(head["trace"])
+        failure = {"UserError": UserError, "RunFailed": RunFailed}[head["kind"]](head["error"])
+        failure.add_note(head["trace"])
         raise failure
     return Answer(bundles, head["data"])
 

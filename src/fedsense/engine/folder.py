@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -14,7 +15,7 @@ from fedsense.errors import UserError
 
 RUN_FILE = "run.json"
 # What makes a run this run; a folder that holds another one is refused.
-IDENTITY = ("method", "parameters", "seed", "model", "federation", "fingerprint", "settings")
+IDENTITY = ("method", "parameters", "seed", "model", "federation", "task", "fingerprint", "settings")
 # What may differ when a run goes on: how far, and where it runs. Neither changes a number of the rounds already done.
 FREE_SETTINGS = ("rounds", "workers", "device")
 
@@ -27,6 +28,11 @@ def write_atomically(path: Path, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     half.replace(path)
+
+
+def digest_of(data: bytes = b"") -> hashlib.blake2b:
+    """A digest that can go on; its text is ``.hexdigest()``."""
+    return hashlib.blake2b(data, digest_size=16)
 
 
 def write_json(path: Path, value: Any) -> None:

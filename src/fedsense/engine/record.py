@@ -8,42 +8,67 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fedsense.engine.folder import digest_of
+
+Prefix = dict[str, Any]  # "bytes" and "digest" of the beginning of a file
 FILES = ("scores", "ledger")
 
 
 class Record:
     """The measurements of one run."""
 
-    def __init__(self, folder: Path | None = None, lengths: dict[str, int] | None = None) -> None:
-        """With a folder, lines beyond ``lengths`` (of an interrupted round) are cut off; the rest is read."""
+    def __init__(
+        self, folder: Path | None = None, prefixes: Mapping[str, Prefix] | None = None, write: bool = True
+    ) -> None:
+        """With a folder, lines beyond ``prefixes`` (of an interrupted round) are cut off; the rest is read."""
         self.scores: list[dict[str, Any]] = []
         self.ledger: list[dict[str, Any]] = []
-        self._paths = {name: folder / f"{name}.jsonl" for name in FILES} if folder else {}
-        for name, path in self._paths.items():
-            path.touch()
-            with path.open("r+b") as file:
-                file.truncate((lengths or {}).get(name, 0))
-            getattr(self, name).extend(read_lines(path))
+        self._paths = {name: folder / f"{name}.jsonl" for name in FILES} if folder and write else {}
+        self._hashes = {name: digest_of() for name in FILES}
+        if folder is None:
+            return
+        for name in FILES:
+            path = folder / f"{name}.jsonl"
+            length = prefixes[name]["bytes"] if prefixes else 0
+            data = path.read_bytes()[:length] if path.exists() else b""
+            getattr(self, name).extend(whole_lines(data))
+            self._hashes[name].update(data)
+            if write:
+                path.touch()
+                os.truncate(path, length)
 
-    @property
-    def lengths(self) -> dict[str, int]:
-        return {name: path.stat().st_size for name, path in self._paths.items()}
+    def prefixes(self) -> dict[str, Prefix]:
+        """Length and digest of the files as they are now; what is in them is on the disk when this returns."""
+        found: dict[str, Prefix] = {}
+        for name, path in self._paths.items():
+            with path.open("rb+") as file:
+                os.fsync(file.fileno())
+            found[name] = {"bytes": path.stat().st_size, "digest": self._hashes[name].hexdigest()}
+        return found
 
     def add(self, name: str, line: dict[str, Any]) -> None:
         plain = without_nan(line)
         getattr(self, name).append(plain)
+        data = (json.dumps(plain, allow_nan=False) + "\n").encode()
+        self._hashes[name].update(data)
         if path := self._paths.get(name):
-            with path.open("a") as file:
-                file.write(json.dumps(plain, allow_nan=False) + "\n")
+            with path.open("ab") as file:
+                file.write(data)
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a record file."""
-    return [json.loads(line) for line in path.read_text().splitlines() if line]
+    """The lines of a record file."""
+    return whole_lines(path.read_bytes())
+
+
+def whole_lines(data: bytes) -> list[dict[str, Any]]:
+    """A last line without an end, of a run that was killed or is just writing it, does not count."""
+    return [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
 
 
 def without_nan(value: Any) -> Any:

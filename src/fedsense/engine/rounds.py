@@ -52,6 +52,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_metrics(self.metrics)
+        for name in ("views", "metrics"):
+            if not getattr(self, name):
+                raise UserError(f"evaluation.{name} is empty; name at least one", about=name)
         for view in self.views:
             if view not in VIEWS:
                 raise UserError(f"there is no view '{view}'; {nearest(view, VIEWS)}", about=view)
@@ -69,9 +72,9 @@ class Settings:
     def torch_device(self) -> torch.device:
         if self.device != "auto":
             try:
-                return torch.device(self.device)
-            except RuntimeError as error:
-                raise UserError(f"device '{self.device}' is unknown; say auto, cpu or cuda") from error
+                return torch.empty(0, device=self.device).device
+            except (RuntimeError, AssertionError) as error:
+                raise UserError(f"device '{self.device}' cannot be used here; say auto, cpu or cuda") from error
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -142,7 +145,8 @@ class Engine:
 
     def _run(self, previous: bool) -> None:
         try:
-            self.restore(previous)
+            self.claim()
+            self.restore(previous, write=True)
             self.executor = make_executor(self.site, self.settings.workers)
             for listener in self.listeners:
                 listener.started(self)
@@ -178,7 +182,7 @@ class Engine:
             self.server = self.method.aggregate(self.server, uploads)
         except FedsenseError:
             raise
-        except (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        except Exception as error:
             note = f"{self.method.name}, round {round}, aggregate: {type(error).__name__}: {error}"
             raise RunFailed(note) from error
         self._commit(chosen, answers)
@@ -209,6 +213,7 @@ class Engine:
         """A client's new state counts only once the server has its upload."""
         for client, answer in zip(chosen, answers, strict=True):
             self.states[client] = answer.bundles["state"]
+            self.trained.pop(client, None)
             if answer.bundles["model"]:
                 self.trained[client] = answer.bundles["model"]
             if "scores" in answer.data:
@@ -242,7 +247,7 @@ class Engine:
         for view in self.settings.views:
             if view == "global":
                 continue
-            result[view] = _by_metric({c: latest[c][view] for c in scored})
+            result[view] = self._by_metric({c: latest[c][view] for c in scored})
         model = self.method.global_model(self.server) if "global" in self.settings.views else None
         if model is not None:
             share = max(1, math.ceil(len(scored) / (4 * (self.settings.workers or 2))))
@@ -250,13 +255,20 @@ class Engine:
             bundle = {"model": model}
             calls = [Call("global", group, round, {"model": bundle}) for group in groups]
             by_client = {c: s["global"] for a in self._ask(calls, round) for c, s in a.data["scores"].items()}
-            result["global"] = _by_metric({c: by_client[c] for c in scored})
+            result["global"] = self._by_metric({c: by_client[c] for c in scored})
         return result
+
+    def _by_metric(self, scores: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, Any]:
+        """client → split → metric turned into split → metric → client."""
+        return {
+            split: {metric: {c: s[split][metric] for c, s in scores.items()} for metric in self.settings.metrics}
+            for split in ("val", "test")
+        }
 
     def personal_parameters(self, client: str) -> dict[str, torch.Tensor]:
         """The parameters of a client's personal model, as the run now stands."""
         self.federation[client]  # says so if there is no such client
-        return self.site.personal(self._call("received", client, self.round + 1))
+        return self.site.personal(self._call("received", client, self.round))
 
     def claim(self) -> None:
         """Write run.json, or refuse a folder that holds another run."""
@@ -273,7 +285,7 @@ class Engine:
                 "federation": self.federation.name,
                 "synthetic": self.federation.synthetic,
                 "fingerprint": self.federation.fingerprint,
-                "classes": self.federation.task.classes,
+                "task": asdict(self.federation.task),
                 "clients": {
                     c.id: {"train": len(c.train), "val": len(c.val), "test": len(c.test), **c.traits}
                     for c in self.federation
@@ -283,16 +295,19 @@ class Engine:
             },
         )
 
-    def restore(self, previous: bool = False) -> None:
-        """Take up what the folder holds: the newest checkpoint, or with ``previous`` the newest that is sound."""
+    def restore(self, previous: bool = False, write: bool = False) -> None:
+        """Take up what the folder holds: the newest checkpoint, or with ``previous`` the newest that is sound.
+
+        With ``write`` to go on from there: what an interrupted round left behind is cut off.
+        """
         if self.folder is None:
             return
-        self.claim()
         found = checkpoints.load(self.folder / "checkpoints", previous)
-        self.record = Record(self.folder, found.lengths if found else None)
+        self.record = Record(self.folder, found.records if found else None, write)
         if found is None:
             return
-        checkpoints.discard_after(self.folder / "checkpoints", found.round)
+        if write:
+            checkpoints.discard_after(self.folder / "checkpoints", found.round)
         self.round, self.server, self._files = found.round, found.server, replace(found, server={}, clients={})
         for client, kept in found.clients.items():
             self.states[client] = {g.removeprefix("state."): v for g, v in kept.items() if g.startswith("state.")}
@@ -312,7 +327,7 @@ class Engine:
             round=self.round,
             server=self.server,
             clients=kept,
-            lengths=self.record.lengths,
+            records=self.record.prefixes(),
             scores=self.scores,
         )
         checkpoints.save(self.folder / "checkpoints", point, sorted(self._changed))
@@ -322,13 +337,3 @@ class Engine:
     def _kept(self, client: str) -> Bundle:
         kept = {f"state.{group}": params for group, params in self.states[client].items()}
         return kept | ({"trained": self.trained[client]["model"]} if client in self.trained else {})
-
-
-def _by_metric(scores: dict[str, dict[str, dict[str, float]]]) -> dict[str, dict[str, dict[str, float]]]:
-    """client → split → metric turned into split → metric → client."""
-    turned: dict[str, dict[str, dict[str, float]]] = {}
-    for client, splits in scores.items():
-        for split, metrics in splits.items():
-            for metric, value in metrics.items():
-                turned.setdefault(split, {}).setdefault(metric, {})[client] = value
-    return turned

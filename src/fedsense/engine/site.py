@@ -93,7 +93,7 @@ class Site:
             return getattr(self, f"_{call.job}")(call)  # type: ignore[no-any-return]
         except FedsenseError:
             raise
-        except (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        except Exception as error:  # whatever a method does wrong, the client is named
             who = ", ".join(f"'{client}'" for client in call.clients[:3])
             note = f"{self.method.name}, round {call.round}, client {who}: {type(error).__name__}: {error}"
             raise RunFailed(note) from error
@@ -107,20 +107,19 @@ class Site:
         seconds = time.perf_counter() - began
         self._refuse_non_finite(reply.upload, call)
         self._refuse_non_finite(reply.state, call)
-        keep = reply.model is not None and self.moment == "trained"
         answer = Answer(
-            bundles={
-                "state": to_device(reply.state, "cpu"),
-                "upload": to_device(reply.upload, "cpu"),
-                "model": to_device({"model": reply.model}, "cpu") if keep and reply.model is not None else {},
-            },
+            bundles={"state": to_device(reply.state, "cpu"), "upload": to_device(reply.upload, "cpu"), "model": {}},
             data={"seconds": seconds, "metrics": reply.metrics},
         )
-        if call.score and client.id in self.task.members:
+        if self.moment == "trained" and client.id in self.task.members:
             personal = reply.model
             if personal is None:
                 personal = self.method.personalise(client, reply.state, down, work)
-            answer.data["scores"] = self._own_scores(client, personal)
+            own = reply.state.get("model", {})
+            if any(own.get(name) is not tensor for name, tensor in personal.items()):  # else the state holds it
+                answer.bundles["model"] = to_device({"model": personal}, "cpu")
+            if call.score:
+                answer.data["scores"] = self._own_scores(client, personal)
         answer.data["peak_memory_bytes"] = peak_memory()
         return answer
 
@@ -181,7 +180,7 @@ class Site:
 
     def _thin(self, samples: Samples, name: str) -> Samples:
         """At most ``pool`` of the samples, the same for every model."""
-        if self.pool is None or len(samples) <= self.pool:
+        if not self.pool or len(samples) <= self.pool:
             return samples
         chosen = stream(self.seed, "pool", name).permutation(len(samples))[: self.pool]
         return samples.take(torch.from_numpy(chosen).to(samples.y.device))
@@ -197,7 +196,7 @@ class Site:
     def _model(self, data: ClientData) -> tuple[Model, Params]:
         key = (self._architecture[data.id], data.input_shape)
         if key not in self._models:
-            model = self._spec.build(key[0], data.input_shape, len(self.federation.task.classes))
+            model = self._spec.build(key[0], data.input_shape, len(self.federation.task.classes), self.seed)
             self._models[key] = (model, model.init(self.seed))
             model.network.to(self.device)
         return self._models[key]

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedsense.bundle import Params
+from fedsense.errors import UserError
 from fedsense.work import seed_of
 
 PARTS = ("adapter", "encoder", "head")
@@ -58,7 +59,10 @@ class Model:
     Buffers with running state (BatchNorm) are part of ``params`` like any weight.
     """
 
-    def __init__(self, network: Network, architecture: str = "custom") -> None:
+    def __init__(self, network: Network, architecture: str = "custom", redraw: bool = True) -> None:
+        """``redraw``: starting values come from :meth:`init`'s seed; else the network's present ones are kept."""
+        self._redraw = redraw
+        _own_dropout(network)
         self._norms = [m for m in network.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         for norm in self._norms:  # it counts minibatches: nothing to send or to average
             norm.register_buffer("num_batches_tracked", norm.num_batches_tracked, persistent=False)
@@ -77,7 +81,7 @@ class Model:
     def init(self, seed: int) -> Params:
         """Starting values: each part from a stream of its own, so an encoder starts alike whatever the adapter is."""
         with torch.random.fork_rng(devices=[]):
-            for name in PARTS:
+            for name in PARTS if self._redraw else ():
                 torch.manual_seed(seed_of(seed, "init", name))
                 for module in getattr(self.network, name).modules():
                     if hasattr(module, "reset_parameters"):
@@ -143,11 +147,26 @@ class Dropout(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
-        shape = x[:, :, :1, :1] if self.whole_channels else x
+        shape = x[(slice(None), slice(None), *(slice(1) for _ in x.shape[2:]))] if self.whole_channels else x
         return x * _Mask.apply(self.seed, shape, self.p)  # type: ignore[no-any-return, no-untyped-call]
 
     def extra_repr(self) -> str:
         return f"p={self.p}"
+
+
+def _own_dropout(network: nn.Module) -> None:
+    """PyTorch's dropout reads the global generator: put ours in its place, or say where that cannot be done."""
+    for module in network.modules():
+        if isinstance(module, nn.MultiheadAttention | nn.RNNBase) and module.dropout:
+            raise UserError(
+                f"{type(module).__name__} with dropout={module.dropout} draws from the global generator, "
+                "and a run could not be repeated; give it dropout=0 and put a fedsense.models.Dropout beside it"
+            )
+        for name, child in list(module.named_children()):
+            if isinstance(child, nn.Dropout):
+                setattr(module, name, Dropout(child.p))
+            elif isinstance(child, nn.Dropout1d | nn.Dropout2d | nn.Dropout3d):
+                setattr(module, name, Dropout(child.p, whole_channels=True))
 
 
 class _Mask(torch.autograd.Function):

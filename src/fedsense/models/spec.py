@@ -6,9 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from fedsense.errors import UserError
 from fedsense.models import MODELS, build_model
 from fedsense.models.network import Model, Network
+from fedsense.work import seed_of
 
 
 @dataclass(frozen=True)
@@ -17,7 +20,7 @@ class ModelSpec:
 
     names: tuple[str, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
-    builder: Callable[[tuple[int, ...], int], Network] | None = None
+    builder: Callable[[tuple[int, ...], int], Any] | None = None  # gives a Network
 
     @staticmethod
     def of(model: str | list[str] | Callable[[tuple[int, ...], int], Network] | ModelSpec) -> ModelSpec:
@@ -34,7 +37,14 @@ class ModelSpec:
     def for_client(self, number: int) -> str:
         return self.names[number % len(self.names)]
 
-    def build(self, name: str, input_shape: tuple[int, ...], classes: int) -> Model:
+    def build(self, name: str, input_shape: tuple[int, ...], classes: int, seed: int) -> Model:
+        """The named network; a builder of one's own chooses its starting values itself, from a seeded generator."""
         if self.builder is not None and name in self.names:
-            return Model(self.builder(input_shape, classes), name)
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed_of(seed, "build", name))
+                network = self.builder(input_shape, classes)
+            if not isinstance(network, Network):
+                kind = type(network).__name__
+                raise UserError(f"the model function '{name}' gave a {kind}; it must give a fedsense.models.Network")
+            return Model(network, name, redraw=False)
         return build_model(name, input_shape, classes, **self.options)

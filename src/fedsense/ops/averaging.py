@@ -20,6 +20,8 @@ def average(uploads: Mapping[str, Bundle], group: str) -> Params:
     weights = {client_id: float(upload["size"]["n"]) for client_id, upload in uploads.items()}
     total = sum(weights.values())
     names = list(next(iter(uploads.values()))[group])
+    if not names:  # a part without parameters, as the encoder of FLIC-Class
+        return {}
     mean = [torch.zeros_like(t) for t in next(iter(uploads.values()))[group].values()]
     for client_id, upload in uploads.items():
         torch._foreach_add_(mean, [upload[group][name] for name in names], alpha=weights[client_id] / total)

@@ -24,7 +24,7 @@ TITLES = {
 
 def curves(results: Sequence[Result]) -> Figure:
     """A panel a view: the first metric over rounds (a band over seeds), and each client's final personal score."""
-    shown = [r for r in results if r.history]
+    shown = [r for r in results if r.history and r.history[-1]["scores"]]
     views = list(dict.fromkeys(view for r in shown for view in r.history[-1]["scores"]))
     metric = next(iter(shown[0].history[-1]["scores"][views[0]]["test"])) if shown else ""
     methods = list(dict.fromkeys(r.method for r in shown))

@@ -17,7 +17,7 @@ from fedsense.result import Result, comparison, costs
 
 def write(folder: Path, results: Sequence[Result]) -> None:
     """``index.html`` and ``curves.svg`` in the experiment's folder."""
-    shown = [result for result in results if result.history]
+    shown = [result for result in results if result.history and result.history[-1]["scores"]]
     if not shown:
         return
     picture = svg(curves(shown))
