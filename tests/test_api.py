@@ -138,6 +138,26 @@ def test_values_that_are_missing():
     assert run(federation, missing="drop").ledger[0]["clients"].keys() == set(federation.ids)
 
 
+def test_labels_by_name_and_labels_that_are_none():
+    x = np.zeros((3, 2, 6))
+
+    def make(y, ids="anna"):
+        return fedsense.Federation.from_arrays({ids: {"train": (x, y)}}, classes=["walking", "sitting"])
+
+    assert make(np.array(["sitting", "walking", "sitting"])).clients[0].train.y.tolist() == [1, 0, 1]
+    assert make(np.array(["sitting", "walking", "sitting"], dtype=object)).clients[0].train.y.tolist() == [1, 0, 1]
+    assert make([1.0, 0.0, 1.0]).clients[0].train.y.tolist() == [1, 0, 1]
+    assert make([0, 1, 0], ids=7).ids == ["7"]
+    with pytest.raises(fedsense.UserError, match=r"client 'anna', train: label 'siting' is none .* 'sitting'"):
+        make(["siting"] * 3)
+    with pytest.raises(fedsense.UserError, match=r"label 0.5 is no class number"):
+        make([0.5, 0, 1])
+    with pytest.raises(fedsense.UserError, match=r"'rounds' is 'three'; expected a whole number"):
+        run(rounds="three")
+    with pytest.raises(fedsense.UserError, match=r"give the results to compare"):
+        fedsense.compare("runs/demo")
+
+
 def test_values_of_counts():
     with pytest.raises(fedsense.UserError, match="3 classes, but 2 values"):
         fedsense.Task(("0", "1", "2"), kind="counting", values=(0, 1))

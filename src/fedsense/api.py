@@ -46,7 +46,8 @@ def run(
         federation = load(federation, missing=missing, default_seed=seed)
     kinds = {f.name: f.type for f in fields(Settings)}
     chosen = {name: options.pop(name) for name in list(options) if name in kinds}
-    settings = Settings(rounds=rounds, seed=seed, **_tuples(chosen))
+    given = {"rounds": rounds, "seed": seed, **_tuples(chosen)}
+    settings = Settings(**checked("a run", given, options_of(Settings)))
     made = _method(method, options, [*kinds])
     watching = [*listeners]
     if progress:
@@ -62,8 +63,8 @@ def run(
 
 def compare(*results: Result, selection: str | None = None, weighted: bool = False) -> Grid:
     """Several results side by side."""
-    if not results:
-        raise UserError("give at least one result to compare")
+    if not results or not all(isinstance(result, Result) for result in results):
+        raise UserError("give the results to compare: fedsense.compare(first, second)")
     return comparison(results, selection, weighted)
 
 

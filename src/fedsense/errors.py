@@ -36,9 +36,9 @@ class CheckpointError(FedsenseError):
     """A checkpoint is truncated, altered or unreadable."""
 
 
-def nearest(name: str, choices: Iterable[str]) -> str:
+def nearest(name: object, choices: Iterable[str]) -> str:
     """A hint for an unknown name: the nearest valid one, or all of them."""
-    known = sorted(choices)
+    known, name = sorted(choices), str(name)
     close = get_close_matches(name.replace("_", "-"), known, n=1, cutoff=0.5) or get_close_matches(
         name.replace("-", "_"), known, n=1, cutoff=0.5
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -130,12 +131,15 @@ class Federation:
         name: str = "mine",
         **task: Any,
     ) -> Federation:
-        """A federation from arrays: ``{"anna": {"train": (x, y), "test": (x, y)}, ...}``; ``val`` may be left out."""
+        """A federation from arrays: ``{"anna": {"train": (x, y), "test": (x, y)}, ...}``; ``val`` may be left out.
+
+        Labels are class numbers, or names from ``classes``.
+        """
         names = tuple(str(i) for i in range(classes)) if isinstance(classes, int) else tuple(classes)
         return Federation(
             name=name,
             task=Task(names, **task),
-            clients=tuple(_client_from_arrays(client_id, splits) for client_id, splits in clients.items()),
+            clients=tuple(_client_from_arrays(str(client_id), splits, names) for client_id, splits in clients.items()),
         )
 
     def with_clients(self, clients: Iterable[ClientData], **changes: Any) -> Federation:
@@ -178,13 +182,16 @@ class Federation:
         return {c.id: torch.bincount(c.split(split).y, minlength=width).tolist() for c in self.clients}
 
 
-def _client_from_arrays(client_id: str, splits: Mapping[str, tuple[Any, Any]]) -> ClientData:
+def _client_from_arrays(client_id: str, splits: Mapping[str, tuple[Any, Any]], classes: tuple[str, ...]) -> ClientData:
     if unknown := set(splits) - set(SPLITS):
         name = sorted(unknown)[0]
         raise UserError(f"client '{client_id}' has a split '{name}'; {nearest(name, SPLITS)}")
     if "train" not in splits:
         raise UserError(f"client '{client_id}' has no 'train' split; give it {{'train': (x, y), 'test': (x, y)}}")
-    made = {name: Samples(_floats(x), torch.as_tensor(y).long()) for name, (x, y) in splits.items()}
+    made = {
+        name: Samples(_floats(x, f"client '{client_id}', {name}"), _labels(y, classes, f"client '{client_id}', {name}"))
+        for name, (x, y) in splits.items()
+    }
     for name, samples in made.items():
         if samples.y.dim() != 1 or len(samples.x) != len(samples.y):
             raise UserError(
@@ -195,9 +202,27 @@ def _client_from_arrays(client_id: str, splits: Mapping[str, tuple[Any, Any]]) -
     return ClientData(client_id, made["train"], made.get("val", empty), made.get("test", empty))
 
 
-def _floats(x: Any) -> Tensor:
-    tensor = torch.as_tensor(x)
+def _floats(x: Any, where: str) -> Tensor:
+    try:
+        tensor = torch.as_tensor(x)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{where}: x must be numbers ({error})") from error
     return tensor if tensor.dtype == torch.float32 else tensor.to(torch.float32)
+
+
+def _labels(y: Any, classes: tuple[str, ...], where: str) -> Tensor:
+    """Class numbers, from numbers or names."""
+    array = np.asarray(y.cpu() if isinstance(y, Tensor) else y)
+    if array.dtype.kind in "USO":
+        numbers = {name: number for number, name in enumerate(classes)}
+        unknown = next((str(label) for label in array.ravel() if str(label) not in numbers), None)
+        if unknown is not None:
+            raise UserError(f"{where}: label '{unknown}' is none of the classes; {nearest(unknown, classes)}")
+        array = np.array([numbers[str(label)] for label in array.ravel()], dtype=np.int64).reshape(array.shape)
+    if array.dtype.kind == "f" and not (array == np.round(array)).all():
+        wrong = array[array != np.round(array)].flat[0]
+        raise UserError(f"{where}: label {wrong:g} is no class number; give whole numbers, or names of classes")
+    return torch.from_numpy(np.ascontiguousarray(array).astype(np.int64))
 
 
 def _checked(client: ClientData, task: Task, missing: str) -> ClientData:

@@ -80,12 +80,12 @@ class Method:
     def __post_init__(self) -> None:
         for name in ("batch", "epochs"):
             if getattr(self, name) < 1:
-                raise UserError(f"{self.name}: {name} is {getattr(self, name)}; it must be at least 1")
+                raise UserError(f"{self.name}: {name} is {getattr(self, name)}; it must be at least 1", about=name)
         for name in ("lr", "momentum", "weight_decay"):
             if getattr(self, name) < 0:
-                raise UserError(f"{self.name}: {name} is {getattr(self, name)}; it cannot be negative")
+                raise UserError(f"{self.name}: {name} is {getattr(self, name)}; it cannot be negative", about=name)
         if self.clip is not None and self.clip <= 0:
-            raise UserError(f"{self.name}: clip is {self.clip}; it must be positive, or left out")
+            raise UserError(f"{self.name}: clip is {self.clip}; it must be positive, or left out", about="clip")
 
     def requires(self, task: Task) -> None:
         """Raise a UserError, naming clients and remedy, if the method cannot serve this federation."""

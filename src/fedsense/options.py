@@ -31,7 +31,8 @@ def checked(what: str, given: Mapping[str, Any], allowed: Mapping[str, Any]) -> 
     for key, value in given.items():
         name = key.replace("-", "_")
         if name not in allowed:
-            raise UserError(f"{what} has no option '{key}'; {nearest(key, allowed)}", about=key)
+            names = [n.replace("_", "-") for n in allowed] if "-" in key else [*allowed]  # as the user writes them
+            raise UserError(f"{what} has no option '{key}'; {nearest(key, names)}", about=key)
         if isinstance(value, bool) and allowed[name] in (int, float, int | None, float | None):
             raise UserError(f"{what}: '{key}' must be a number, and is {str(value).lower()}", about=key)
         try:
@@ -61,7 +62,14 @@ def explain(error: Mapping[str, Any]) -> str:
     }
     if kind in plain:
         return plain[kind]
+    limits = {"greater_than": "above", "greater_than_equal": "at least", "less_than_equal": "at most"}
+    if kind in limits:
+        return f"it must be {limits[kind]} {next(iter(error['ctx'].values())):g}"
     if kind == "literal_error":
         return f"expected {error['ctx']['expected']}"
+    if kind == "too_short":
+        return "name at least one"
+    if kind == "string_pattern_mismatch":
+        return "use letters, digits, and . _ -"
     message = str(error["msg"])
     return message[:1].lower() + message[1:]

@@ -18,7 +18,7 @@ from fedsense.evaluation.summary import check_selection
 from fedsense.federation import Federation
 from fedsense.method import Method
 from fedsense.methods import find_method
-from fedsense.models import MODELS
+from fedsense.models import MODELS, check_options
 from fedsense.models.spec import ModelSpec
 from fedsense.options import checked, explain, options_of
 
@@ -127,12 +127,15 @@ class Recipe(Table):
         for name in spec.names:
             if name not in MODELS:
                 raise UserError(f"there is no model '{name}'; {nearest(name, MODELS)}", about=name)
+            check_options(name, options)
         return ModelSpec(spec.names, options)
 
 
 def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe from a file, or one that comes with fedsense by its name; ``overrides`` are ``a.b=c``."""
     path = Path(source)
+    if path.is_dir():
+        raise UserError(f"'{source}' is a folder; give a recipe file (.toml), or the name of a recipe")
     if path.is_file():
         where = str(path)
         try:
@@ -152,6 +155,8 @@ def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     raw = _normal(raw)
     for override in overrides:
         _override(raw, override)
+        key = re.escape(override.partition("=")[0].split(".")[-1].strip())
+        text = re.sub(rf"(?m)^\s*{key}\s*=.*$", "", text)  # what is overridden is not in any line of the file
     return make_recipe(raw, where, text)
 
 
@@ -257,7 +262,8 @@ def _explain(error: Mapping[str, Any], where: str, text: str) -> str:
         table: Any = Recipe
         for part in place[:-1]:
             table = {"evaluation": Evaluation, "training": Training}.get(part, table)
-        return f"{where}{_line(text, place[-1])}: unknown key '{name}'; {nearest(place[-1], table.model_fields)}"
+        here = _line(text, place[-1]) or _line(text, f"[{place[-1]}]")
+        return f"{where}{here}: unknown key '{name}'; {nearest(place[-1], table.model_fields)}"
     if error["type"] == "missing":
         return f"{where}: '{name}' is missing; " + _EXAMPLES.get(name, "it is required")
     if error["type"] == "value_error":
@@ -278,7 +284,7 @@ _EXAMPLES = {
 def _line(text: str, word: str) -> str:
     """Where in the file: the line that has the word as a key, or else as a value."""
     key = re.escape(word).replace("_", "[-_]")
-    for pattern in (rf"^\s*\"?{key}\"?\s*=", rf"=.*[\"']{key}[\"']", rf"\b{key}\b\s*="):
+    for pattern in (rf"^\s*\[?{key}\]?\s*$", rf"^\s*\"?{key}\"?\s*=", rf"=.*[\"']{key}[\"']", rf"\b{key}\b\s*="):
         for number, line in enumerate(text.splitlines() if word else (), 1):
             if re.search(pattern, line):
                 return f", line {number}"

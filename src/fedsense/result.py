@@ -55,7 +55,7 @@ class PersonalModel:
 
     client: str
     classes: tuple[str, ...]
-    params: Params
+    params: Params = field(repr=False)
     _logits: Callable[[torch.Tensor], torch.Tensor] = field(repr=False)
 
     def probabilities(self, x: Any) -> NDArray[np.float32]:
@@ -69,7 +69,8 @@ class PersonalModel:
     def save(self, path: str | Path) -> None:
         """The parameters as a safetensors file."""
         values = {name: t.detach().cpu().contiguous() for name, t in self.params.items()}
-        safetensors.torch.save_file(values, path, metadata={"client": self.client, "classes": json.dumps(self.classes)})
+        about = {"client": self.client, "classes": json.dumps(self.classes)}
+        Path(path).write_bytes(safetensors.torch.save(values, metadata=about))
 
 
 @dataclass
@@ -79,9 +80,13 @@ class Result:
     method: str  # its label
     seed: int
     rounds: int
-    test_sizes: dict[str, int]
-    history: list[dict[str, Any]]  # an entry for every evaluated round: view → split → metric → client → value
-    ledger: list[dict[str, Any]]  # an entry for every round: bytes, seconds and memory of every client that took part
+    test_sizes: dict[str, int] = field(repr=False)
+    history: list[dict[str, Any]] = field(
+        repr=False
+    )  # an entry for every evaluated round: view → split → metric → client → value
+    ledger: list[dict[str, Any]] = field(
+        repr=False
+    )  # an entry for every round: bytes, seconds and memory of every client that took part
     synthetic: bool = False
     summary: str = "final"
     folder: Path | None = None

@@ -131,7 +131,7 @@ def test_same_seed_twice_gives_the_same_bits(recipe):
         (["run", "small.toml", "--set", "evaluation.views=[]"], "name at least one"),
         (["run", "small.toml", "--set", "data.val=0", "--set", "evaluation.summary=validation"], "validation data"),
         (["run", "small.toml", "--out", "small.toml"], "is a file"),
-        (["run", "."], "no recipe file '.'"),
+        (["run", "."], "is a folder"),
         (["run", "small.toml", "--previous"], "goes with --resume"),
         (["run", "small.toml", "--rsume"], "No such option"),
         (["run", "small.toml", "--set", "model.name=protohar-cnn", "--set", "data.window=20"], "protohar-cnn"),
@@ -144,6 +144,13 @@ def test_a_users_mistake_is_a_message_and_exit_code_2(recipe, capfd, monkeypatch
     code, _, errors = here(capfd, monkeypatch, recipe, *arguments)
     assert code == 2
     assert message in re.sub(r"[\s│]+", " ", errors)
+
+
+def test_a_failure_is_one_document_too(recipe, capfd, monkeypatch):
+    code, output, errors = here(capfd, monkeypatch, recipe, "run", "small.toml", "--set", "ronds=1", "--json")
+    assert code == 2
+    assert "did you mean 'rounds'" in errors
+    assert "did you mean 'rounds'" in json.loads(output)["error"]
 
 
 def test_a_refused_recipe_claims_no_folder(recipe, capfd, monkeypatch):

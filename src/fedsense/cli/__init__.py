@@ -1,47 +1,60 @@
-"""The command line. Commands import what they need when they run, so that help comes at once."""
+"""The command line. Everything is imported when it is used, so that help comes at once and Ctrl-C is met anywhere."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 from typing import Any
 
-import click
-import typer
-
-from fedsense.cli.commands import app
 from fedsense.errors import FedsenseError, Interrupted
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command; exit with 0 done, 1 failed, 2 the input is wrong, 130 interrupted."""
     signal.signal(signal.SIGTERM, _stop)
-    sys.exit(_run(arguments))
+    sys.exit(_run(sys.argv[1:] if arguments is None else arguments))
 
 
-def _run(arguments: list[str] | None) -> int:
+def _run(arguments: list[str]) -> int:
+    try:
+        return _command(arguments)
+    except KeyboardInterrupt:
+        return _explain(Interrupted("interrupted"), arguments)
+    except BrokenPipeError:  # whoever read our output has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (FedsenseError, OSError) as error:  # OSError: a folder that cannot be written, a full disk
+        if os.environ.get("FEDSENSE_DEBUG"):
+            raise
+        return _explain(error, arguments)
+
+
+def _command(arguments: list[str]) -> int:
+    import click
+    import typer
+
+    from fedsense.cli.commands import app
+
     try:
         code = typer.main.get_command(app).main(arguments, prog_name="fedsense", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except (KeyboardInterrupt, click.Abort):
-        return Interrupted.exit_code
-    except BrokenPipeError:  # whoever read our output has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except OSError as error:  # a folder that cannot be written, a full disk
-        if os.environ.get("FEDSENSE_DEBUG"):
-            raise
-        print(f"error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, PermissionError | FileNotFoundError | FileExistsError | NotADirectoryError) else 1
-    except FedsenseError as error:
-        if os.environ.get("FEDSENSE_DEBUG"):
-            raise
-        print(error if isinstance(error, Interrupted) else f"error: {error}", file=sys.stderr)
+    except click.Abort:
+        raise KeyboardInterrupt from None
+
+
+def _explain(error: FedsenseError | OSError, arguments: list[str]) -> int:
+    """The message on standard error; with --json also a document for the program that asked."""
+    print(error if isinstance(error, Interrupted) else f"error: {error}", file=sys.stderr)
+    if "--json" in arguments:
+        print(json.dumps({"results": [], "cost": [], "folder": None, "error": str(error)}))
+    if isinstance(error, FedsenseError):
         return error.exit_code
+    return 2 if isinstance(error, PermissionError | FileNotFoundError | FileExistsError | NotADirectoryError) else 1
 
 
 def _stop(*_: Any) -> None:

@@ -163,7 +163,7 @@ def _print_rows(rows: Sequence[dict[str, str | int]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for column in rows[0]:
         table.add_column(column, overflow="fold", no_wrap=column == "name")
     for row in rows:

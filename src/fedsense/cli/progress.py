@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -31,18 +32,17 @@ class Display:
         self.console = Console(stderr=quiet_output, highlight=False)
         self.live = self.console.is_terminal
         self.several_seeds = several_seeds
-        self.bars = Bars(
+        self.wide = self.console.width >= 110
+        columns: list[ProgressColumn] = [
             TextColumn("{task.description}"),
-            BarColumn(bar_width=None),
+            BarColumn(bar_width=None if self.wide else 8),
             TextColumn("round {task.fields[round]}/{task.fields[rounds]}"),
             TextColumn("{task.fields[clients]}", style="dim"),
             TextColumn("{task.fields[scores]}"),
-            TimeElapsedColumn(),
+            *([TimeElapsedColumn()] if self.wide else []),
             _Left(),
-            console=self.console,
-            auto_refresh=False,
-            expand=True,
-        )
+        ]
+        self.bars = Bars(*columns, console=self.console, auto_refresh=False, expand=self.wide)
 
     def __enter__(self) -> Display:
         return self
@@ -53,7 +53,8 @@ class Display:
             self.bars.stop()
 
     def intro(self, recipe: Recipe) -> None:
-        what = f"{recipe.name}: {len(recipe.methods())} methods, {len(recipe.seeds)} seed(s), {recipe.rounds} rounds"
+        counts = {"method": len(recipe.methods()), "seed": len(recipe.seeds), "round": recipe.rounds}
+        what = f"{recipe.name}: " + ", ".join(f"{n} {word}{'s' * (n != 1)}" for word, n in counts.items())
         self.console.print(what + (f" — {recipe.description}" if recipe.description else ""))
 
     def listen(self, label: str, seed: int) -> list[Listener]:
@@ -91,12 +92,15 @@ class Progress(Listener):
     def client_done(self, engine: Engine, round: int, done: int, total: int) -> None:
         if self.display.live:
             self.display.bars.update(
-                self.task, completed=round - 1 + done / total, round=round, clients=f"{done}/{total} clients"
+                self.task,
+                completed=round - 1 + done / total,
+                round=round,
+                clients=f"{done}/{total}" + " clients" * self.display.wide,
             )
             self.display.bars.refresh()
 
     def round_done(self, engine: Engine, round: int) -> None:
-        text = _scores(engine)
+        text = _scores(engine, self.display.wide or not self.display.live)
         if self.display.live:
             self.display.bars.update(self.task, completed=round, scores=text)
             self.display.bars.refresh()
@@ -123,7 +127,7 @@ class _Left(ProgressColumn):
         return Text(f"{task.remaining / task.speed:4.0f} s left", style="dim")
 
 
-def _scores(engine: Engine) -> str:
+def _scores(engine: Engine, every_view: bool) -> str:
     """Each view's first metric, as last scored."""
     history = engine.record.scores
     if not history:
@@ -133,5 +137,6 @@ def _scores(engine: Engine) -> str:
     for view, splits in latest.items():
         metric = next(iter(splits["test"]))
         value = curve(history[-1:], view, metric)[0][1]
-        parts.append(f"{view} {value:.3f}")
+        if math.isfinite(value) and (every_view or view != "generalisation"):
+            parts.append(f"{view} {value:.3f}" if every_view else f"{view} {value:.2f}")
     return " ".join(parts)

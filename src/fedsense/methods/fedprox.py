@@ -37,7 +37,7 @@ class FedProx(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.mu < 0:
-            raise UserError(f"fedprox: mu is {self.mu}; it cannot be negative")
+            raise UserError(f"fedprox: mu is {self.mu}; it cannot be negative", about="mu")
 
     def requires(self, task: Task) -> None:
         share_one_model(self, task)

@@ -16,7 +16,18 @@ from fedsense.models.flic import flic_cnn, flic_mlp
 from fedsense.models.network import Batch, Dropout, Model, Network, Output
 from fedsense.models.protohar_cnn import protohar_cnn
 
-__all__ = ["MODELS", "Batch", "Builder", "Dropout", "Model", "ModelEntry", "Network", "Output", "build_model"]
+__all__ = [
+    "MODELS",
+    "Batch",
+    "Builder",
+    "Dropout",
+    "Model",
+    "ModelEntry",
+    "Network",
+    "Output",
+    "build_model",
+    "check_options",
+]
 
 Builder = Callable[..., Network]  # (input_shape, classes, **options) -> Network
 
@@ -97,17 +108,22 @@ def build_model(name: str, input_shape: Sequence[int], classes: int, **options: 
     entry = MODELS[name]
     if classes < 1:
         raise UserError(f"{name} needs at least one class, and was given {classes}")
-    for option, value in options.items():
-        _check_option(entry, option, value)
+    check_options(name, options)
     with torch.random.fork_rng(devices=[]):  # PyTorch's layers draw from the global generator; Model.init redraws
         network = entry.build(tuple(input_shape), classes, **options)
     return Model(network, name)
 
 
+def check_options(name: str, options: Mapping[str, Any]) -> None:
+    """Refuse options the model does not have, or values that do not fit."""
+    for option, value in options.items():
+        _check_option(MODELS[name], option, value)
+
+
 def _check_option(entry: ModelEntry, option: str, value: object) -> None:
     defaults = entry.defaults
     if option not in defaults:
-        raise UserError(f"{entry.name} has no option '{option}'; {nearest(option, defaults)}")
+        raise UserError(f"{entry.name} has no option '{option}'; {nearest(option, defaults)}", about=option)
     default = defaults[option]
     if isinstance(default, bool):
         fits, expected = isinstance(value, bool), "true or false"
@@ -119,4 +135,4 @@ def _check_option(entry: ModelEntry, option: str, value: object) -> None:
         fits = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1
         expected = "a number from 0 to below 1"
     if not fits:
-        raise UserError(f"{entry.name}: option '{option}' must be {expected}, and is {value!r}")
+        raise UserError(f"{entry.name}: option '{option}' must be {expected}, and is {value!r}", about=option)
