@@ -126,7 +126,7 @@ def _run(source: str, overrides: Sequence[str], out: Path | None, resume: bool, 
     again += [word for override in overrides for word in ("--set", override)]
     again += ["--out", str(folder), "--resume"]
     try:
-        with Display(several_seeds=len(recipe.seeds) > 1, quiet_output=as_json) as display:
+        with Display(several_seeds=len(recipe.seeds) > 1, to_stderr=as_json) as display:
             display.intro(recipe)
             results = run_recipe(recipe, folder, resume, previous, display.listen)
     except KeyboardInterrupt as stop:

@@ -23,13 +23,13 @@ SECONDS_BETWEEN_LINES = 5.0
 
 
 class Display:
-    """The progress of all runs of an experiment, on the terminal (or, with ``quiet_output``, on standard error).
+    """The progress of all runs of an experiment, on the terminal (or, with ``to_stderr``, on standard error).
 
     It is drawn when something happens, never by a thread: worker processes are forked while it is up.
     """
 
-    def __init__(self, several_seeds: bool = False, quiet_output: bool = False) -> None:
-        self.console = Console(stderr=quiet_output, highlight=False)
+    def __init__(self, several_seeds: bool = False, to_stderr: bool = False) -> None:
+        self.console = Console(stderr=to_stderr, highlight=False)
         self.live = self.console.is_terminal
         self.several_seeds = several_seeds
         self.wide = self.console.width >= 110
@@ -73,7 +73,7 @@ class Progress(Listener):
     @staticmethod
     def alone(label: str, seed: int) -> Progress:
         """A display for a single run."""
-        listener = Progress(Display(), label, seed)
+        listener = Progress(Display(to_stderr=True), label, seed)
         listener.alone_in_display = True
         return listener
 
