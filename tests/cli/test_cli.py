@@ -212,15 +212,40 @@ def wait_for(process, path, seconds=60):
 LONG = ["--set", "rounds=40", "--set", "seeds=[0]", "--set", "participation=0.7"]
 
 
-def started(recipe, out, rounds=40):
-    command = [sys.executable, "-m", "fedsense", "run", "small.toml", *LONG, "--set", f"rounds={rounds}", "--out", out]
-    return subprocess.Popen(command, cwd=recipe, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+@pytest.fixture
+def start(recipe):
+    """Start the command in the background; what is still running at the end of the test is killed.
+
+    A shell may have had SIGINT ignored in what it runs in the background, and that is inherited: it is put back.
+    """
+    processes = []
+
+    def begin(*arguments):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fedsense", *arguments],
+            cwd=recipe,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+        processes.append(process)
+        return process
+
+    yield begin
+    for process in processes:
+        process.kill()
+        process.communicate()
 
 
-def test_killed_at_any_moment_and_resumed_equals_uninterrupted(recipe):
+LONG_RUN = ["run", "small.toml", *LONG, "--out", "cut"]
+ENDLESS_RUN = [*LONG_RUN, "--set", "rounds=100_000"]
+
+
+def test_killed_at_any_moment_and_resumed_equals_uninterrupted(recipe, start):
     whole = fedsense("run", "small.toml", *LONG, "--out", "whole", cwd=recipe)
     assert whole.returncode == 0, whole.stderr
-    process, kills = started(recipe, "cut"), 0
+    process, kills = start(*LONG_RUN), 0
     for moment in (
         "local-seed0/checkpoints/round-*.json",
         "fedavg-seed0/scores.jsonl",
@@ -230,8 +255,7 @@ def test_killed_at_any_moment_and_resumed_equals_uninterrupted(recipe):
         kills += process.poll() is None
         process.kill()
         process.communicate()
-        command = [sys.executable, "-m", "fedsense", "run", "small.toml", *LONG, "--out", "cut", "--resume"]
-        process = subprocess.Popen(command, cwd=recipe, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = start(*LONG_RUN, "--resume")
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     assert kills >= 2, "the runs ended before they could be killed"
@@ -246,29 +270,25 @@ def test_killed_at_any_moment_and_resumed_equals_uninterrupted(recipe):
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_is_130_and_says_how_to_go_on(recipe, how):
-    process = started(recipe, "cut", rounds=100_000)
+def test_interrupted_is_130_and_says_how_to_go_on(recipe, start, how):
+    process = start(*ENDLESS_RUN)
     wait_for(process, recipe / "cut" / "local-seed0" / "checkpoints" / "round-*.json")
     os.kill(process.pid, how)
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 130, output + errors
     assert "Traceback" not in output + errors
     command = shlex.split(re.search(r"fedsense (run .* --resume)", errors).group(1))
-    shorter = [word.replace("rounds=100000", "rounds=99999") for word in command]
+    shorter = [word.replace("rounds=100_000", "rounds=99_999") for word in command]
     refused = fedsense(*shorter, cwd=recipe)
     assert refused.returncode == 2
     assert "more, not fewer" in refused.stderr
-    resumed = subprocess.Popen(
-        [sys.executable, "-m", "fedsense", *command], cwd=recipe, stdout=subprocess.PIPE, text=True
-    )
+    resumed = start(*command)
     first = next(line for line in resumed.stdout if line.startswith("local"))
-    resumed.kill()
-    resumed.communicate()
     assert int(re.search(r"round (\d+)/", first).group(1)) > 1, "it goes on where it was"
 
 
-def test_no_worker_outlives_a_killed_run(recipe):
-    process = started(recipe, "cut", rounds=100_000)
+def test_no_worker_outlives_a_killed_run(recipe, start):
+    process = start(*ENDLESS_RUN)
     wait_for(process, recipe / "cut" / "local-seed0" / "checkpoints" / "round-*.json")
     children = subprocess.run(
         ["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True, check=False
@@ -282,8 +302,8 @@ def test_no_worker_outlives_a_killed_run(recipe):
         time.sleep(0.05)
 
 
-def test_two_processes_do_not_share_a_folder(recipe):
-    process = started(recipe, "cut", rounds=100_000)
+def test_two_processes_do_not_share_a_folder(recipe, start):
+    process = start(*ENDLESS_RUN)
     wait_for(process, recipe / "cut" / "local-seed0" / "checkpoints" / "round-*.json")
     second = fedsense("run", "small.toml", *LONG, "--set", "rounds=100_000", "--out", "cut", "--resume", cwd=recipe)
     process.kill()
