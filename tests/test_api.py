@@ -256,3 +256,13 @@ def test_a_clients_own_architecture_wins():
     mixed = federation.with_clients([first, *federation.clients[1:]])
     result = run(method="local", model="coad-cnn", federation=mixed, epochs=1, rounds=1)
     assert result.engine.site.task.members["c00"].architecture == "flic-mlp"
+
+
+def test_the_same_picture_is_the_same_file():
+    from fedsense.report.figures import curves, svg
+
+    result = run(rounds=2)
+    first, second = (svg(curves([result])) for _ in range(2))
+    assert first == second
+    assert first.startswith("<svg")
+    assert svg(curves([run(rounds=3)])) != first
