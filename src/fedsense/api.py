@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from fedsense.data import load
 from fedsense.engine.rounds import Engine, Listener, Settings
 from fedsense.errors import UserError, nearest
 from fedsense.evaluation.summary import check_selection
-from fedsense.federation import Federation
+from fedsense.federation import Federation, Missing
 from fedsense.method import Method
 from fedsense.methods import find_method
 from fedsense.models.network import Network
@@ -28,7 +28,7 @@ def run(
     seed: int = 0,
     *,
     progress: bool = True,
-    missing: Literal["refuse", "drop", "zero"] = "refuse",
+    missing: Missing = "refuse",
     summary: str = "final",
     out: str | Path | None = None,
     listeners: Sequence[Listener] = (),
@@ -37,13 +37,15 @@ def run(
     """Train personal models on a federation.
 
     ``options`` are hyper-parameters of the method (``lr=0.05, epochs=2``) and settings of the run
-    (``participation=0.1, every=5, metrics=("accuracy",), workers=1``). ``missing`` says what becomes of values that are
-    not finite. With ``out`` the run is kept in that folder, and
-    calling again with the same arguments goes on where it was stopped.
+    (``participation=0.1, every=5, metrics=("accuracy",), workers=1``). ``missing`` says what becomes of samples
+    with values that are not finite. With ``out`` the run is kept in that folder, and calling again with the same
+    arguments goes on where it was stopped.
     """
     check_selection(summary)
     if isinstance(federation, str):
         federation = load(federation, missing=missing, default_seed=seed)
+    else:
+        federation = federation.check(missing)
     kinds = {f.name: f.type for f in fields(Settings)}
     chosen = {name: options.pop(name) for name in list(options) if name in kinds}
     given = {"rounds": rounds, "seed": seed, **_tuples(chosen)}
@@ -54,9 +56,7 @@ def run(
         from fedsense.cli.progress import Progress
 
         watching.append(Progress.alone(made.name, seed))
-    engine = Engine(
-        federation.check(missing), made, ModelSpec.of(model), settings, Path(out) if out else None, watching
-    )
+    engine = Engine(federation, made, ModelSpec.of(model), settings, Path(out) if out else None, watching)
     engine.run()
     return Result.of(engine, made.name, summary)
 

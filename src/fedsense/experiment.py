@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedsense.engine.folder import FREE_SETTINGS, RUN_FILE, alone, read_json, write_json
+from fedsense.engine.folder import FREE_SETTINGS, RUN_FILE, alone, read_json, refuse_fewer_rounds, write_json
 from fedsense.engine.rounds import Engine, Listener
 from fedsense.errors import RunFailed, UserError
 from fedsense.recipe import Recipe, make_recipe
@@ -59,14 +59,18 @@ def run_recipe(
     listen: Callable[[str, int], Sequence[Listener]] = lambda label, seed: (),
 ) -> list[Result]:
     """All runs of a recipe; one that fails does not keep the others from being done."""
+    from fedsense.report.page import write as write_page  # brings matplotlib along
+
     with alone(folder):
         resolved = recipe.model_dump(mode="json")
         if resume and (folder / RECIPE_FILE).exists():
             _refuse_changes(read_json(folder / RECIPE_FILE), resolved, folder)
-        results, failures = [], []
+        results: list[Result] = []
+        failures: list[RunFailed] = []
         for seed in recipe.seeds:
             engines = _engines(recipe, seed, folder, listen)
-            write_json(folder / RECIPE_FILE, resolved)  # only now: a recipe that is refused claims no folder
+            if not results:  # only now: a recipe that is refused claims no folder
+                write_json(folder / RECIPE_FILE, resolved)
             while engines:
                 label, engine = engines.pop(0)
                 try:
@@ -134,13 +138,6 @@ def find_runs(folder: Path) -> list[Path]:
     return found
 
 
-def write_page(folder: Path, results: Sequence[Result]) -> None:
-    """The result to look at."""
-    from fedsense.report.page import write
-
-    write(folder, results)
-
-
 def _refuse_changes(before: Mapping[str, Any], after: Mapping[str, Any], folder: Path) -> None:
     for key in sorted({*before, *after}):
         if key not in FREE and before.get(key) != after.get(key):
@@ -148,5 +145,4 @@ def _refuse_changes(before: Mapping[str, Any], after: Mapping[str, Any], folder:
                 f"'{key}' differs from what {folder} began with ({before.get(key)!r} then, {after.get(key)!r} now); "
                 "resume with the same recipe, or start anew in another folder (--out)"
             )
-    if after["rounds"] < before["rounds"]:
-        raise UserError(f"{folder} was to have {before['rounds']} rounds; a resumed run can have more, not fewer")
+    refuse_fewer_rounds(folder, before, after)

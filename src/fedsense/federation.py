@@ -16,6 +16,7 @@ from torch import Tensor
 from fedsense.errors import UserError, nearest
 
 Kind = Literal["classification", "counting"]
+Missing = Literal["refuse", "drop", "zero"]  # what becomes of samples with values that are not finite
 SPLITS = ("train", "val", "test")
 
 
@@ -159,7 +160,7 @@ class Federation:
         train, val, test = (Samples.join([client.split(s) for client in self.clients]) for s in SPLITS)
         return self.with_clients([ClientData("everyone", train, val, test)])
 
-    def check(self, missing: Literal["refuse", "drop", "zero"] = "refuse") -> Federation:
+    def check(self, missing: Missing = "refuse") -> Federation:
         """The federation, sound: labels in range, shapes consistent, no missing values (or dealt with as asked)."""
         return self.with_clients(_checked(client, self.task, missing) for client in self.clients)
 
@@ -225,7 +226,7 @@ def _labels(y: Any, classes: tuple[str, ...], where: str) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(array).astype(np.int64))
 
 
-def _checked(client: ClientData, task: Task, missing: str) -> ClientData:
+def _checked(client: ClientData, task: Task, missing: Missing) -> ClientData:
     for name in SPLITS:
         samples = client.split(name)
         if len(samples) and tuple(samples.x.shape[1:]) != client.input_shape:

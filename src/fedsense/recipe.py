@@ -15,7 +15,7 @@ from fedsense.data import find_dataset, load
 from fedsense.engine.rounds import VIEWS, Settings
 from fedsense.errors import UserError, nearest
 from fedsense.evaluation.summary import check_selection
-from fedsense.federation import Federation
+from fedsense.federation import Federation, Missing
 from fedsense.method import Method
 from fedsense.methods import find_method
 from fedsense.models import MODELS, check_options
@@ -110,7 +110,7 @@ class Recipe(Table):
             views=e.views,
             metrics=e.metrics,
             moment=e.moment,
-            pool=e.pool or None,
+            pool=e.pool,
             workers=self.workers,
             device=self.device,
         )
@@ -155,6 +155,7 @@ def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     raw = _normal(raw)
     for override in overrides:
         _override(raw, override)
+        raw = _normal(raw)
         key = re.escape(override.partition("=")[0].split(".")[-1].strip())
         text = re.sub(rf"(?m)^\s*{key}\s*=.*$", "", text)  # what is overridden is not in any line of the file
     return make_recipe(raw, where, text)
@@ -162,9 +163,8 @@ def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 
 def make_recipe(raw: Mapping[str, Any], where: str = "recipe", text: str = "") -> Recipe:
     """A recipe from plain tables, every mistake explained."""
-    plain = _normal(raw)
     try:
-        recipe = Recipe.model_validate(plain)
+        recipe = Recipe.model_validate(_normal(raw))
         _check_names(recipe)
         recipe.methods()
         recipe.settings(0)
@@ -194,31 +194,26 @@ def _check_names(recipe: Recipe) -> None:
         if not isinstance(name, str) and not several:
             raise UserError(f"{table}.name is {name!r}; it must be text in quotes", about="name")
     entry = find_dataset(recipe.data["name"])
-    options = {key: value for key, value in recipe.data.items() if key not in ("name", "missing")}
-    checked(f"dataset '{entry.name}'", options, options_of(entry.loader()))
-    missing = recipe.data.get("missing", "refuse")
-    if missing not in ("refuse", "drop", "zero"):
-        raise UserError(f"data.missing is '{missing}'; say refuse, drop or zero")
+    options = {key: value for key, value in recipe.data.items() if key != "name"}
+    checked(f"dataset '{entry.name}'", options, {**options_of(entry.loader()), "missing": Missing})
     recipe.model_spec()
 
 
-def _normal(value: Any, top: bool = True) -> Any:
-    """``weight-decay`` is ``weight_decay``; a method named by a word alone is a table with that name."""
-    if isinstance(value, Mapping):
-        tables = {key if not top else key.replace("-", "_"): v for key, v in value.items()}
-        for name in ("evaluation", "training"):
-            if top and isinstance(tables.get(name), Mapping):
-                tables[name] = {key.replace("-", "_"): v for key, v in tables[name].items()}
-        if top and isinstance(tables.get("method"), str | Mapping):
-            tables["method"] = [tables["method"]]
-        if top and isinstance(tables.get("method"), list):
-            tables["method"] = [{"name": m} if isinstance(m, str) else m for m in tables["method"]]
-        if top and isinstance(tables.get("model"), str):
-            tables["model"] = {"name": tables["model"]}
-        if top and isinstance(tables.get("data"), str):
-            tables["data"] = {"name": tables["data"]}
-        return tables
-    return value
+def _normal(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """``weight-decay`` is ``weight_decay``; data, model or method named by a word alone is a table with that name."""
+    tables = {key.replace("-", "_"): value for key, value in raw.items()}
+    for name in ("evaluation", "training"):
+        if isinstance(tables.get(name), Mapping):
+            tables[name] = {key.replace("-", "_"): value for key, value in tables[name].items()}
+    for name in ("data", "model"):
+        if isinstance(tables.get(name), str):
+            tables[name] = {"name": tables[name]}
+    methods = tables.get("method")
+    if isinstance(methods, str | Mapping):
+        methods = [methods]
+    if isinstance(methods, list):
+        tables["method"] = [{"name": method} if isinstance(method, str) else method for method in methods]
+    return tables
 
 
 def _override(raw: dict[str, Any], override: str) -> None:
@@ -247,8 +242,6 @@ def _override(raw: dict[str, Any], override: str) -> None:
 
 def _entry(tables: list[Any], key: str, override: str) -> Any:
     for i, table in enumerate(tables):
-        if isinstance(table, str):
-            tables[i] = table = {"name": table}
         if key in (str(i), table.get("label"), table.get("name")):
             return table
     names = [str(t.get("label", t.get("name"))) for t in tables]
@@ -262,8 +255,7 @@ def _explain(error: Mapping[str, Any], where: str, text: str) -> str:
         table: Any = Recipe
         for part in place[:-1]:
             table = {"evaluation": Evaluation, "training": Training}.get(part, table)
-        here = _line(text, place[-1]) or _line(text, f"[{place[-1]}]")
-        return f"{where}{here}: unknown key '{name}'; {nearest(place[-1], table.model_fields)}"
+        return f"{where}{_line(text, place[-1])}: unknown key '{name}'; {nearest(place[-1], table.model_fields)}"
     if error["type"] == "missing":
         return f"{where}: '{name}' is missing; " + _EXAMPLES.get(name, "it is required")
     if error["type"] == "value_error":

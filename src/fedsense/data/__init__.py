@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from fedsense.errors import UserError, nearest
-from fedsense.federation import Federation
+from fedsense.federation import Federation, Missing
 from fedsense.options import checked, options_of
 
 
@@ -52,7 +52,7 @@ def find_dataset(name: str) -> DatasetEntry:
 def load(
     name: str,
     *,
-    missing: Literal["refuse", "drop", "zero"] = "refuse",
+    missing: Missing = "refuse",
     default_seed: int | None = None,
     **options: Any,
 ) -> Federation:

@@ -62,11 +62,13 @@ def claim(folder: Path, about: Mapping[str, Any]) -> None:
                     f"{folder} began with something else: {what} differ{'s' if key != 'fingerprint' else ''}{detail}; "
                     "a run goes on only as the same run: start anew in another folder (--out)"
                 )
-        if about["settings"]["rounds"] < before["settings"]["rounds"]:
-            raise UserError(
-                f"{folder} was to have {before['settings']['rounds']} rounds; a resumed run can have more, not fewer"
-            )
+        refuse_fewer_rounds(folder, before["settings"], about["settings"])
     write_json(path, about)
+
+
+def refuse_fewer_rounds(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    if now["rounds"] < before["rounds"]:
+        raise UserError(f"{folder} was to have {before['rounds']} rounds; a resumed run can have more, not fewer")
 
 
 def _fixed(value: Any, key: str) -> Any:

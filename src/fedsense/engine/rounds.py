@@ -46,7 +46,7 @@ class Settings:
     # "trained": a client's own model is the one it holds after its local work (FedAli, FedAPA); a client that sits a
     # round out keeps the one it has. "received": right after the next broadcast, before local work (ProtoHAR).
     moment: Literal["trained", "received"] = "trained"
-    pool: int | None = 2000  # Generalisation is scored on at most so many of everyone's samples; None is all
+    pool: int | None = 2000  # Generalisation is scored on at most so many of everyone's samples; None or 0 is all
     workers: int | None = None  # processes; None is one a core
     device: str = "auto"
 

@@ -10,7 +10,7 @@ import resource
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -100,7 +100,7 @@ class Site:
 
     def _update(self, call: Call) -> Answer:
         client = self.client(call.clients[0])
-        work = Work(self.seed, call.round, client.id, self.method.batch)
+        work = self._work(client, call.round)
         state, down = self._state(client, call), to_device(call.bundles["down"], self.device)
         began = time.perf_counter()
         reply = self.method.local_update(client, state, down, work)
@@ -133,7 +133,7 @@ class Site:
         client = self.client(call.clients[0])
         if trained := call.bundles.get("model"):
             return to_device(trained, self.device)["model"]
-        work = Work(self.seed, call.round, client.id, self.method.batch)
+        work = self._work(client, call.round)
         state, down = self._state(client, call), to_device(call.bundles["down"], self.device)
         return self.method.personalise(client, state, down, work)
 
@@ -169,8 +169,10 @@ class Site:
         if "state" in call.bundles:
             return to_device(call.bundles["state"], self.device)
         down = to_device(self.method.broadcast(self.first_server, client.id), self.device)
-        work = Work(self.seed, 0, client.id, self.method.batch)
-        return self.method.init_client(client, client.initial, down, work)
+        return self.method.init_client(client, client.initial, down, self._work(client, 0))
+
+    def _work(self, client: Client, round: int) -> Work:
+        return Work(self.seed, round, client.id, self.method.batch)
 
     def _pool(self, shape: tuple[int, ...]) -> ClientData:
         """Everyone's validation and test data, of the clients with this input shape."""
@@ -202,12 +204,12 @@ class Site:
         return self._models[key]
 
     def _describe(self, task: Task) -> Task:
-        members, widths = {}, {}
+        members, widest = {}, 0
         for data in self.federation:
             model = self._model(data)[0]
             members[data.id] = Member(data.id, len(data.train), self._architecture[data.id], model.shapes)
-            widths[data.id] = model.features
-        return Task(task.classes, task.kind, task.values, max(widths.values()), members)
+            widest = max(widest, model.features)
+        return replace(task, features=widest, members=members)
 
     def _refuse_non_finite(self, bundle: Bundle, call: Call) -> None:
         for group, params in bundle.items():
