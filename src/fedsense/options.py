@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, get_type_hints
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from fedsense.errors import UserError, nearest
 
+Made = TypeVar("Made")
 _STRICT_ENOUGH = ConfigDict(strict=False, allow_inf_nan=False)
 
 
@@ -33,13 +34,47 @@ def checked(what: str, given: Mapping[str, Any], allowed: Mapping[str, Any]) -> 
         if name not in allowed:
             names = [n.replace("_", "-") for n in allowed] if "-" in key else [*allowed]  # as the user writes them
             raise UserError(f"{what} has no option '{key}'; {nearest(key, names)}", about=key)
-        if isinstance(value, bool) and allowed[name] in (int, float, int | None, float | None):
+        kinds = get_args(allowed[name]) or (allowed[name],)
+        if isinstance(value, bool) and bool not in kinds and (int in kinds or float in kinds):
             raise UserError(f"{what}: '{key}' must be a number, and is {str(value).lower()}", about=key)
         try:
             result[name] = TypeAdapter(allowed[name], config=_STRICT_ENOUGH).validate_python(value)
         except ValidationError as error:
             raise UserError(f"{what}: '{key}' is {value!r}; {explain(error.errors()[0])}", about=key) from error
     return result
+
+
+def kind_and_options(table: Any, kinds: Iterable[str], what: str) -> tuple[str, dict[str, Any]]:
+    """The kind a table (or a word alone) names, one of ``kinds``, and its other entries."""
+    if isinstance(table, str):
+        table = {"kind": table}
+    if not isinstance(table, Mapping):
+        raise UserError(f'a {what} is {table!r}; expected its name, or a table: {{kind = "…", …}}')
+    if "kind" not in table:
+        raise UserError(f"a {what} needs a kind; valid names: {', '.join(sorted(kinds))}")
+    kind = str(table["kind"]).replace("_", "-")
+    if kind not in kinds:
+        raise UserError(f"there is no {what} '{table['kind']}'; {nearest(kind, kinds)}", about=str(table["kind"]))
+    return kind, {key: value for key, value in table.items() if key != "kind"}
+
+
+def built(target: type[Made], options: Mapping[str, Any], without: tuple[str, ...] = ()) -> Made:
+    """A dataclass with a ``kind`` from options a user wrote, but for the fields ``without``."""
+    entry: Any = target
+    allowed = {name: hint for name, hint in options_of(entry).items() if name not in without}
+    written = {key.replace("-", "_"): key for key in options}
+    given = checked(entry.kind, options, allowed)
+    for name, key in written.items():  # true is 1 to a union of types
+        if isinstance(options[key], bool) and allowed[name] is not bool:
+            raise UserError(f"{entry.kind}: '{key}' must be a number, and is {str(options[key]).lower()}", about=key)
+    for field in dataclasses.fields(entry):
+        if field.default is dataclasses.MISSING and field.name not in given:
+            example = f'{{kind = "{entry.kind}", {entry.example}}}'
+            raise UserError(f"{entry.kind} needs '{field.name}', for example {example}", about=entry.kind)
+    try:
+        return target(**given)
+    except UserError as error:
+        raise UserError(str(error), written.get(error.about, error.about)) from error
 
 
 def explain(error: Mapping[str, Any]) -> str:

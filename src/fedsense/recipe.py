@@ -153,10 +153,10 @@ def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{where} is not valid TOML: {error}") from error
     raw = _normal(raw)
-    for override in overrides:
-        _override(raw, override)
+    for text_of in overrides:
+        override(raw, text_of)
         raw = _normal(raw)
-        key = re.escape(override.partition("=")[0].split(".")[-1].strip())
+        key = re.escape(text_of.partition("=")[0].split(".")[-1].strip())
         text = re.sub(rf"(?m)^\s*{key}\s*=.*$", "", text)  # what is overridden is not in any line of the file
     return make_recipe(raw, where, text)
 
@@ -193,9 +193,10 @@ def _check_names(recipe: Recipe) -> None:
         several = table == "model" and isinstance(name, list) and all(isinstance(n, str) for n in name)
         if not isinstance(name, str) and not several:
             raise UserError(f"{table}.name is {name!r}; it must be text in quotes", about="name")
-    entry = find_dataset(recipe.data["name"])
+    dataset = find_dataset(recipe.data["name"])
     options = {key: value for key, value in recipe.data.items() if key != "name"}
-    checked(f"dataset '{entry.name}'", options, {**options_of(entry.loader()), "missing": Missing})
+    checked("data", {key: options.pop(key) for key in ("missing",) if key in options}, {"missing": Missing})
+    dataset.parse(options)
     recipe.model_spec()
 
 
@@ -216,12 +217,12 @@ def _normal(raw: Mapping[str, Any]) -> dict[str, Any]:
     return tables
 
 
-def _override(raw: dict[str, Any], override: str) -> None:
+def override(raw: dict[str, Any], setting: str) -> None:
     """Put ``a.b=c`` into the tables. A method is found by its name or label, or by its number from 0."""
-    path, equals, text = override.partition("=")
+    path, equals, text = setting.partition("=")
     keys = path.strip().split(".")
     if not equals or not all(keys):
-        raise UserError(f"--set {override}: write it as table.key=value, for example --set training.lr=0.1")
+        raise UserError(f"--set {setting}: write it as table.key=value, for example --set training.lr=0.1")
     try:
         value = tomllib.loads(f"v = {text}")["v"]
     except tomllib.TOMLDecodeError:
@@ -229,13 +230,13 @@ def _override(raw: dict[str, Any], override: str) -> None:
     place: Any = raw
     for depth, key in enumerate(keys[:-1]):
         if isinstance(place, list):
-            place = _entry(place, key, override)
+            place = _entry(place, key, setting)
         else:
             place = place.setdefault(key, {})
         if not isinstance(place, dict | list):
-            raise UserError(f"--set {override}: '{'.'.join(keys[: depth + 1])}' is a value, not a table")
+            raise UserError(f"--set {setting}: '{'.'.join(keys[: depth + 1])}' is a value, not a table")
     if isinstance(place, list):
-        place[place.index(_entry(place, keys[-1], override))] = value
+        place[place.index(_entry(place, keys[-1], setting))] = value
     else:
         place[keys[-1]] = value
 

@@ -15,6 +15,7 @@ from torch.func import functional_call
 
 from fedsense.bundle import Params
 from fedsense.errors import UserError
+from fedsense.federation import in_shares
 from fedsense.work import seed_of
 
 PARTS = ("adapter", "encoder", "head")
@@ -123,7 +124,7 @@ class Model:
             own = {name: params[name] for name in self.shapes}
         except KeyError as missing:
             raise ValueError(f"the parameters lack {missing} of {self.architecture}; give the whole model") from None
-        return functional_call(self.network, own, (x,))  # type: ignore[no-any-return]
+        return functional_call(self.network, own, (in_shares(x),))  # type: ignore[no-any-return]
 
     def _set_mode(self, parts: tuple[str, ...], normalise: bool = True) -> None:
         if (parts, normalise) == self._mode:
