@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +16,25 @@ from fedsense.models.network import Network
 from fedsense.work import stream
 
 torch.set_num_threads(1)
+
+
+def real(name: str) -> Path:
+    """An archive of real recordings; a test that asks for one is skipped where there is none."""
+    default = Path(__file__).parents[2] / "shared" / "data"
+    path = Path(os.environ.get("FEDSENSE_TEST_DATA", default)) / name
+    if not path.exists():
+        pytest.skip(f"needs the real recordings {name}: set FEDSENSE_TEST_DATA to the folder that holds it")
+    return path
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Tests keep what they read to themselves."""
+    before = {name: os.environ.pop(name, None) for name in ("FEDSENSE_CACHE", "FEDSENSE_DATA", "FEDSENSE_CACHE_LIMIT")}
+    os.environ["FEDSENSE_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    yield
+    os.environ.pop("FEDSENSE_CACHE")
+    os.environ.update({name: value for name, value in before.items() if value is not None})
 
 
 def blobs(

@@ -2,51 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from fedsense.errors import UserError, nearest
 from fedsense.federation import Federation, Missing
-from fedsense.options import checked, options_of
 
+if TYPE_CHECKING:
+    from fedsense.data.dataset import Dataset
 
-@dataclass(frozen=True)
-class DatasetEntry:
-    """A dataset users can name."""
-
-    name: str
-    loader: Callable[[], Callable[..., Federation]]  # imported when it is used
-    description: str
-    paper: str
-    synthetic: bool = False
-
-
-def _imu() -> Callable[..., Federation]:
-    from fedsense.data.synthetic.imu import synthetic_imu
-
-    return synthetic_imu
-
-
-DATASETS: dict[str, DatasetEntry] = {
-    entry.name: entry
-    for entry in (
-        DatasetEntry(
-            "synthetic-imu",
-            _imu,
-            "generated phones and watches on different people; eight activities, accelerometer and gyroscope",
-            "fedsense (embedded, needs no download)",
-            synthetic=True,
-        ),
-    )
+# name → where it is, imported when it is used: a module of this folder that holds DATASET, or module:VARIABLE
+DATASETS = {
+    "synthetic-imu": "synthetic:IMU",
+    "synthetic-csi": "synthetic:CSI",
+    "synthetic-eeg": "synthetic:EEG",
+    "toy-noisy-features": "synthetic:NOISY_FEATURES",
+    "toy-linear-map": "synthetic:LINEAR_MAP",
+    "hhar": "hhar",
+    "realworld": "realworld",
+    "motionsense": "motionsense",
+    "wisdm": "wisdm",
+    "wisdm2019": "wisdm2019",
+    "uci-har": "uci_har",
+    "hapt": "hapt",
+    "pamap2": "pamap2",
+    "usc-had": "usc_had",
+    "unimib-shar": "unimib_shar",
+    "harbox": "harbox",
+    "mobiact": "mobiact",
+    "shl": "shl",
+    "sp-sw-har": "sp_sw_har",
+    "csi-counting": "csi_counting",
+    "wical": "wical",
+    "moabb": "moabb_eeg",
+    "ssvep-exo": "ssvep_exo",
+    "mnist": "mnist",
+    "usps": "usps",
+    "digits": "digits",
+    "femnist": "femnist",
+    "cifar10": "cifar:CIFAR10",
+    "cifar100": "cifar:CIFAR100",
+    "textcaps": "textcaps",
+    "folder": "own",
 }
 
 
-def find_dataset(name: str) -> DatasetEntry:
+def find_dataset(name: str) -> Dataset:
     """The dataset of that name."""
     if name not in DATASETS:
         raise UserError(f"there is no dataset '{name}'; {nearest(name, DATASETS)}", about=name)
-    return DATASETS[name]
+    module, _, variable = DATASETS[name].partition(":")
+    dataset: Dataset = getattr(import_module(f"fedsense.data.{module}"), variable or "DATASET")
+    return dataset
 
 
 def load(
@@ -61,8 +68,7 @@ def load(
     ``missing`` says what becomes of values that are not finite. ``default_seed`` is for datasets that draw anything,
     where ``options`` do not give a seed.
     """
-    loader = find_dataset(name).loader()
-    allowed = options_of(loader)
-    if default_seed is not None and "seed" in allowed:
+    dataset = find_dataset(name)
+    if default_seed is not None and "seed" in dataset.defaults():
         options.setdefault("seed", default_seed)
-    return loader(**checked(f"dataset '{name}'", options, allowed)).check(missing)
+    return dataset.build(dataset.parse(options), missing)
