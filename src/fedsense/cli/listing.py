@@ -35,9 +35,10 @@ def _models() -> list[Entry]:
 
 
 def _datasets() -> list[Entry]:
-    from fedsense.data import DATASETS
+    from fedsense.data import DATASETS, find_dataset
 
-    return [{"name": d.name, "description": d.description, "paper": d.paper} for d in DATASETS.values()]
+    cards = [find_dataset(name).card for name in DATASETS]
+    return [{"name": card.name, "description": card.what, "paper": card.paper} for card in cards]
 
 
 def _recipes() -> list[Entry]:

@@ -6,12 +6,14 @@ import io
 from collections.abc import Sequence
 
 import numpy as np
-from matplotlib import rc_context
+from matplotlib import colormaps, rc_context
 from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap, LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedsense.evaluation.summary import curve
+from fedsense.federation import SPLITS, Federation
 from fedsense.result import Result
 
 # Okabe and Ito's colours, told apart with any kind of colour vision
@@ -48,6 +50,29 @@ def curves(results: Sequence[Result]) -> Figure:
         axes.grid(axis="y", alpha=0.25)
     if any(r.synthetic for r in results):
         figure.suptitle("synthetic data", fontsize=9, color="#666666", ha="right", x=0.99)
+    return figure
+
+
+def class_counts(federation: Federation) -> Figure:
+    """Clients across, classes down: the darker, the more samples (all splits), with the number where there is room."""
+    counts = np.array([sum(np.array(federation.class_counts(s)[c]) for s in SPLITS) for c in federation.ids]).T
+    classes, clients = counts.shape
+    figure = Figure(figsize=(min(2.5 + 0.34 * clients, 22), 1.6 + 0.3 * classes), layout="constrained")
+    axes = figure.subplots()
+    blues = ListedColormap(colormaps["Blues"](np.linspace(0.2, 1, 256)))  # the fewest are still blue; none is white
+    norm = LogNorm(1, max(int(counts.max()), 10))
+    image = axes.imshow(np.ma.masked_equal(counts, 0), cmap=blues, aspect="auto", norm=norm)
+    axes.set_yticks(range(classes), federation.task.classes, fontsize=8)
+    shown = range(0, clients, max(1, clients // 60))
+    axes.set_xticks(shown, [federation.ids[i] for i in shown], fontsize=7, rotation=90)
+    if clients <= 40:
+        for (row, column), count in np.ndenumerate(counts):
+            if count:
+                colour = "white" if norm(count) > 0.55 else "black"
+                axes.text(column, row, str(count), ha="center", va="center", fontsize=6, color=colour)
+    figure.colorbar(image, ax=axes, label="samples", shrink=0.8, format="%d")
+    synthetic = " (synthetic data)" if federation.synthetic else ""
+    axes.set_title(f"{federation.name}{synthetic}: {clients} clients, {counts.sum():,} samples", fontsize=10)
     return figure
 
 
