@@ -4,7 +4,7 @@ BIN := .venv/bin
 # A machine whose Python 3.11 is called python3 will do as well.
 FOUND := $(shell command -v $(PYTHON) || command -v python3)
 
-.PHONY: help setup demo test lint experiments clean
+.PHONY: help setup demo test lint experiments docs clean
 help:            ## this list
 	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/:[^#]*##/\t/' | expand -t 14
 
@@ -33,6 +33,9 @@ lint: setup
 
 experiments: setup   ## the long experiments; what they gave stands in docs/results
 	$(BIN)/python -m pytest -m experiment -s
+
+docs: setup      ## the pages of docs/reference, written anew
+	$(BIN)/python -m fedsense.cli.reference docs/reference/datasets.md
 
 clean:           ## the environment and caches
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

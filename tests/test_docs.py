@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from conftest import real
 from fedsense.cli import _run as cli
+from fedsense.cli.reference import datasets_page
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -33,6 +35,8 @@ def test_python_runs(code, tmp_path, monkeypatch):
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "console")], ids=lambda page: page.name)
 def test_commands_run_in_order(page, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
+    if "FEDSENSE_DATA" in page.read_text():
+        monkeypatch.setenv("FEDSENSE_DATA", str(real("hapt.tar.xz").parent))
     for recipe in blocks(page, "toml"):
         name = re.search(r'^name = "(\w+)"', recipe).group(1)
         (tmp_path / f"{name}.toml").write_text(recipe)
@@ -48,6 +52,10 @@ def test_the_two_commands_are_in_the_makefile():
     for goal in [*goals, "setup", "experiments"]:
         assert re.search(rf"^{goal}:", (ROOT / "Makefile").read_text(), re.M)
     assert "make test" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_the_reference_is_as_the_program_writes_it():
+    assert (ROOT / "docs" / "reference" / "datasets.md").read_text() == datasets_page(), "run make docs"
 
 
 def test_links_lead_somewhere():

@@ -1,0 +1,131 @@
+"""EEG: covariances, tangent vectors fitted on training trials only, electrodes that differ, MOABB."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.linalg import logm, sqrtm
+
+from conftest import real
+from fedsense.data import find_dataset, load
+from fedsense.data.eeg import as_vectors, band_passed, covariances
+from fedsense.errors import UserError
+from fedsense.federation import ClientData, Samples
+from fedsense.work import stream
+
+
+def matrices(count, width, *key):
+    factors = stream(*key).normal(0, 1, (count, width, 3 * width))
+    return torch.from_numpy(factors @ factors.swapaxes(1, 2) / (3 * width)).float()
+
+
+def client_of(train, test):
+    def samples(x):
+        return Samples(x, torch.zeros(len(x), dtype=torch.int64))
+
+    return ClientData("s1", samples(train), samples(train[:0]), samples(test), {"channels": ["a", "b", "c"]})
+
+
+def test_tangent_vectors_against_scipy():
+    """For one training matrix the mean is that matrix C; the vector of S is the upper triangle of log(C^-½ S C^-½).
+
+    Off the diagonal it is multiplied by √2, so that its length is the distance.
+    """
+    train, test = matrices(1, 3, "train"), matrices(2, 3, "test")
+    vectors = as_vectors(client_of(train, test), "tangent")
+    half = np.linalg.inv(sqrtm(train[0].double().numpy()).real)
+    logarithm = logm(half @ test[0].double().numpy() @ half).real
+    rows, columns = np.triu_indices(3)
+    expected = logarithm[rows, columns] * np.where(rows == columns, 1, np.sqrt(2))
+    assert np.allclose(vectors.test.x[0].numpy(), expected, atol=1e-4)
+    assert np.allclose(vectors.train.x.numpy(), 0, atol=1e-4)
+
+
+def test_the_reference_comes_from_training_trials_only():
+    train = matrices(20, 3, "train")
+    first = as_vectors(client_of(train, matrices(5, 3, "one")), "tangent")
+    second = as_vectors(client_of(train, 100 * matrices(5, 3, "two")), "tangent")
+    assert torch.equal(first.train.x, second.train.x)
+    assert first.val.x.shape == (0, 6)
+
+
+def test_covariance_vectors_are_the_upper_triangle():
+    train = matrices(2, 3, "train")
+    vectors = as_vectors(client_of(train, train), "covariance")
+    assert torch.equal(vectors.train.x[1], train[1][[0, 0, 0, 1, 1, 2], [0, 1, 2, 1, 2, 2]])
+
+
+def test_band_pass():
+    times = np.arange(2560) / 256
+    inside, outside = np.sin(2 * np.pi * 15 * times), np.sin(2 * np.pi * 60 * times)
+    filtered = band_passed(np.stack([inside + outside]), 256.0, 8.0, 30.0)[0, 256:-256]
+    assert np.abs(filtered - inside[256:-256]).max() < 0.02
+    with pytest.raises(UserError, match=r"band \[8, 200\] Hz: give 0 < low < high < 128, half the rate"):
+        band_passed(np.zeros((1, 512)), 256.0, 8.0, 200.0)
+
+
+def test_covariances_shrink_towards_a_ball():
+    trials = stream("trials").normal(0, 1, (4, 3, 500)) * np.array([1.0, 2.0, 3.0])[:, None]
+    found = covariances(trials)
+    assert found.shape == (4, 3, 3)
+    assert np.allclose(np.diagonal(found.mean(0)), [1, 4, 9], rtol=0.15)
+
+
+def test_ssvep_published_counts_and_rates():
+    """1,024 trials of 12 subjects; looking at a lamp that flickers at a rate raises the power at that rate."""
+    dataset = find_dataset("ssvep-exo")
+    options = dataset.parse({"root": str(real("ssvep-exo.tar.xz"))})
+    files = dataset.files(options)
+    clients = dataset.gather(files, dataset.content(files), options)
+    assert len(clients) == 12
+    assert sum(len(client.y) for client in clients) == 1024
+    assert sum(len(np.unique(client.session)) for client in clients) == 32
+    assert {tuple(np.bincount(client.y) / len(client.y)) for client in clients} == {(0.25,) * 4}
+    power = np.concatenate([np.diagonal(c.x, axis1=1, axis2=2) / np.trace(c.x.mean(0)) for c in clients])
+    bands = power.reshape(-1, 3, 8).sum(2)
+    labels = np.concatenate([client.y for client in clients])
+    above_rest = np.stack([bands[labels == k].mean(0) for k in (1, 2, 3)]) / bands[labels == 0].mean(0)
+    assert above_rest.argmax(1).tolist() == [0, 1, 2]
+    assert np.diagonal(above_rest).min() > 1.5
+
+
+def test_ssvep_federation_with_different_electrodes():
+    root = str(real("ssvep-exo.tar.xz"))
+    whole = load("ssvep-exo", root=root)
+    assert [len(client.test) for client in whole] == [32] * 12  # the last session
+    assert {client.input_shape for client in whole} == {(300,)}  # 3 bands of 8 electrodes: 24 · 25 / 2
+    some = load("ssvep-exo", root=root, electrodes=[3, 6], seed=1)
+    widths = {len(client.traits["channels"]) for client in some}
+    assert widths <= {3, 4, 5, 6}
+    assert len(widths) > 1
+    for client in some:
+        electrodes = 3 * len(client.traits["channels"])
+        assert client.input_shape == (electrodes * (electrodes + 1) // 2,)
+    again = load("ssvep-exo", root=root, electrodes=[3, 6], seed=1)
+    assert all(torch.equal(a.train.x, b.train.x) for a, b in zip(some, again, strict=True))
+
+
+def test_mistakes_in_eeg_options_and_files(tmp_path):
+    with pytest.raises(UserError, match=r"electrodes = \[4\]; give the fewest and the most"):
+        find_dataset("ssvep-exo").parse({"electrodes": [4]})
+    folder = tmp_path / "subject01"
+    folder.mkdir()
+    (folder / "record-[1]_raw.fif").write_bytes(b"not a fif file at all" * 10)
+    (folder / "record-[1]-eve.fif").write_bytes(b"")
+    with pytest.raises(UserError, match=r"subject01/record-\[1\]_raw.fif: not a whole MNE file"):
+        load("ssvep-exo", root=str(tmp_path))
+
+
+def test_moabb_serves_fake_subjects():
+    federation = load("moabb", datasets=["FakeDataset"], subjects=2)
+    assert federation.ids == ["FakeDataset-01", "FakeDataset-02"]
+    assert federation.task.classes == ("fake1", "fake2", "fake3")
+    for client in federation:
+        assert client.input_shape == (6,)  # 3 electrodes: 3 · 4 / 2
+        assert len(client.test) == len(client.train) + len(client.val)  # two sessions of the same length
+
+
+def test_moabb_mistakes():
+    with pytest.raises(UserError, match="MOABB has no dataset 'BNCI2014001'; did you mean 'BNCI2014_001'"):
+        load("moabb", datasets=["BNCI2014001"])
+    with pytest.raises(UserError, match="none of the datasets has an event 'fake9'; did you mean 'fake"):
+        load("moabb", datasets=["FakeDataset"], events=["fake9"])
