@@ -61,11 +61,11 @@ def test_federation_counts_and_tests_the_last(tmp_path):
     assert float(scaled.std(correction=0)) == pytest.approx(1, abs=1e-4)
 
 
-def channel(used, packets=20, seed=0):
+def channel(used, packets=20, seed=0, level=1000):
     """80 MHz of 802.11ac, 256 subcarriers: noise where it is used, arbitrary peaks where it is not."""
     rng = stream(seed, "channel")
     values = 1 + rng.random((packets, 256))
-    values[:, ~used] = 1000 * rng.random((packets, int((~used).sum())))
+    values[:, ~used] = level * rng.random((packets, int((~used).sum())))
     return values
 
 
@@ -81,6 +81,20 @@ def test_242_of_256_subcarriers_stay(tmp_path):
     np.save(tmp_path / "hall" / "1.npy", np.fft.ifftshift(values, axes=1))
     dataset_order = gathered("csi-counting", tmp_path / "hall" / "..", window=20, order="fft")
     np.testing.assert_array_equal(dataset_order[0].x, client.x)
+
+
+@pytest.mark.parametrize("level", [1000, 1e-3])
+def test_the_wrong_order_of_subcarriers_is_told(tmp_path, level):
+    number = np.arange(-128, 128)
+    values = channel((np.abs(number) >= 2) & (np.abs(number) <= 122), level=level)
+    (tmp_path / "hall").mkdir()
+    np.save(tmp_path / "hall" / "1.npy", np.fft.ifftshift(values, axes=1))
+    with pytest.raises(UserError, match=r'1.npy: the subcarriers that carry nothing .* say order = "fft"$'):
+        gathered("csi-counting", tmp_path, window=20)
+    np.save(tmp_path / "hall" / "1.npy", values)
+    with pytest.raises(UserError, match=r'say order = "centred"$'):
+        gathered("csi-counting", tmp_path, window=20, order="fft")
+    assert gathered("csi-counting", tmp_path, window=20, order="fft", null="none")[0].x.shape[-1] == 256
 
 
 @pytest.mark.parametrize(("width", "stay"), [(64, 56), (128, 114), (256, 242), (100, 100)])

@@ -1,5 +1,7 @@
 """EEG: covariances, tangent vectors fitted on training trials only, electrodes that differ, MOABB."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from conftest import real
 from fedsense.data import find_dataset, load
 from fedsense.data.eeg import as_vectors, band_passed, covariances
 from fedsense.errors import UserError
-from fedsense.federation import ClientData, Samples
+from fedsense.federation import SPLITS, ClientData, Samples
 from fedsense.work import stream
 
 
@@ -73,7 +75,7 @@ def test_covariances_shrink_towards_a_ball():
 def test_ssvep_published_counts_and_rates():
     """1,024 trials of 12 subjects; looking at a lamp that flickers at a rate raises the power at that rate."""
     dataset = find_dataset("ssvep-exo")
-    options = dataset.parse({"root": str(real("ssvep-exo.tar.xz"))})
+    options = dataset.parse({"root": str(real("ssvep-exo.tar.xz")), "sessions": "all"})
     files = dataset.files(options)
     clients = dataset.gather(files, dataset.content(files), options)
     assert len(clients) == 12
@@ -91,6 +93,9 @@ def test_ssvep_published_counts_and_rates():
 def test_ssvep_federation_with_different_electrodes():
     root = str(real("ssvep-exo.tar.xz"))
     whole = load("ssvep-exo", root=root)
+    # without five sessions in which something failed, as in the authors' papers
+    assert sum(len(client.split(name)) for client in whole for name in SPLITS) == 27 * 32
+    assert [len(whole[name].train) + len(whole[name].val) for name in ("s08", "s10", "s11")] == [32, 96, 32]
     assert [len(client.test) for client in whole] == [32] * 12  # the last session
     assert {client.input_shape for client in whole} == {(300,)}  # 3 bands of 8 electrodes: 24 · 25 / 2
     some = load("ssvep-exo", root=root, electrodes=[3, 6], seed=1)
@@ -115,6 +120,36 @@ def test_mistakes_in_eeg_options_and_files(tmp_path):
         load("ssvep-exo", root=str(tmp_path))
 
 
+@pytest.mark.filterwarnings("ignore:This filename")  # MNE has its own taste in names
+def test_ssvep_as_moabb_downloads_it(tmp_path):
+    """Runs with a channel of triggers: EEG of noise with a beat at the rate of each trial's lamp."""
+    mne = pytest.importorskip("mne")
+    rate, order = 256, [1, 2, 3, 4] * 2  # rest, 13, 21, 17 Hz
+    times = np.arange(9 * rate) / rate
+    for run in (1, 2):
+        rng = stream("run", run)
+        trials = [rng.normal(0, 1e-6, (8, len(times))) + 3e-6 * np.sin(2 * np.pi * hertz * times)
+                  for hertz in (0, 13, 21, 17) * 2]  # fmt: skip
+        signal = np.concatenate(trials, axis=1)
+        triggers = np.zeros((1, signal.shape[1]))
+        triggers[0, rate :: len(times)] = order
+        info = mne.create_info(
+            ["Oz", "O1", "O2", "POz", "PO3", "PO4", "PO7", "PO8", "stim"], rate, ["eeg"] * 8 + ["stim"]
+        )
+        raw = mne.io.RawArray(np.concatenate([signal, triggers]), info, verbose="ERROR")
+        raw.save(tmp_path / f"subject03_run{run}_raw.fif", verbose="ERROR")
+    dataset = find_dataset("ssvep-exo")
+    options = dataset.parse({"root": str(tmp_path)})
+    files = dataset.files(options)
+    (client,) = dataset.gather(files, dataset.content(files), options)
+    assert client.id == "s03"
+    assert client.traits["channels"] == ["Oz", "O1", "O2", "POz", "PO3", "PO4", "PO7", "PO8"]
+    assert [dataset.classes[label] for label in client.y[:4]] == ["rest", "13", "21", "17"]
+    assert client.session.tolist() == [0] * 8 + [1] * 8
+    power = np.diagonal(client.x, axis1=1, axis2=2).reshape(-1, 3, 8).sum(2)  # at 13, 17, 21 Hz
+    assert power[client.y > 0].argmax(1).tolist() == (client.y[client.y > 0] - 1).tolist()
+
+
 def test_moabb_serves_fake_subjects():
     federation = load("moabb", datasets=["FakeDataset"], subjects=2)
     assert federation.ids == ["FakeDataset-01", "FakeDataset-02"]
@@ -122,6 +157,15 @@ def test_moabb_serves_fake_subjects():
     for client in federation:
         assert client.input_shape == (6,)  # 3 electrodes: 3 · 4 / 2
         assert len(client.test) == len(client.train) + len(client.val)  # two sessions of the same length
+
+
+def test_moabb_looks_in_root_for_a_while(tmp_path, monkeypatch):
+    monkeypatch.setenv("MNE_DATA", "elsewhere")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    load("moabb", datasets=["FakeDataset"], subjects=1, root="~")
+    assert os.environ["MNE_DATA"] == "elsewhere"
+    with pytest.raises(UserError, match="there is no folder or file"):
+        load("moabb", datasets=["FakeDataset"], root=str(tmp_path / "nowhere"))
 
 
 def test_moabb_mistakes():

@@ -44,7 +44,7 @@ def cells(names):
 
 def trial(seed, starts):
     """Windows of one trial, ``[n, 453]``: 151 x, 151 y, 151 z."""
-    signal = stream(seed, "trial").normal(size=(3, 1000))
+    signal = stream(seed, "trial").normal(size=(3, 8000))
     return np.stack([signal[:, start : start + 151].ravel() for start in starts])
 
 
@@ -89,8 +89,18 @@ def test_overlapping_windows_are_one_recording(tmp_path):
     federation = load("unimib-shar", root=str(tmp_path), split={"test": 0.2, "val": 0.0})
     client = federation["s05"]
     assert shared(client.train.origin, client.test.origin) == 0
-    # 2 of 10 walks are tested on; the two before share samples with them and are given up
-    assert (len(client.test), len(client.train)) == (2, 6 + 1)
+    # 2 of 10 walks are tested on, the last of each trial; the two before each share samples with it and are given up
+    assert (len(client.test), len(client.train)) == (2, 4 + 1)
+
+
+def test_every_trial_is_trained_and_tested_on(tmp_path):
+    """The first trial is of the right pocket, the second of the left: a split in order of trials tests on one alone."""
+    official(tmp_path, data=trial("far", range(0, 8000, 400)), labels=np.array([[3, 5, 1]] * 10 + [[3, 5, 2]] * 10))
+    client = load("unimib-shar", root=str(tmp_path), split={"test": 0.3, "val": 0.1}, normalise="none")["s05"]
+    first = {tuple(window) for window in trial("far", range(0, 4000, 400)).astype(np.float32)[:, :4].tolist()}
+    for part, count in ((client.train, 6), (client.val, 1), (client.test, 3)):
+        assert len(part) == 2 * count
+        assert sum(tuple(x[0, :4].tolist()) in first for x in part.x) == count
 
 
 def test_classes_are_numbered_by_the_names_in_the_file(tmp_path):

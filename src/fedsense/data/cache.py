@@ -16,7 +16,9 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -36,6 +38,7 @@ Array = NDArray[Any]
 Arrays = Mapping[str, Array | Sequence[Array]]  # a list is one array, in pieces along the first axis
 KINDS = {"float64": "F64", "float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32", "int16": "I16",
          "int8": "I8", "uint8": "U8", "bool": "BOOL"}  # fmt: skip
+TOGETHER = 512  # pieces written with one call; systems take 1024
 ABANDONED = 24 * 3600  # seconds after which a half-written file is nobody's any more
 
 
@@ -69,8 +72,12 @@ def key_of(*parts: Any) -> str:
     return hashlib.blake2b(json.dumps(parts, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
 
 
+# who writes entries while the one that is made of them is made; None: whoever makes an entry writes it
+_aside: ContextVar[Callable[[Callable[[], None]], None] | None] = ContextVar("aside", default=None)
+
+
 def cached(key: str, make: Callable[[], tuple[Arrays, Any]]) -> Pack:
-    """The entry of that key, made and kept if it is not there."""
+    """The entry of that key, made and kept if it is not there. ``make`` may ask for other entries."""
     path = folder() / f"{key}.safetensors"
     if limit() <= 0:
         return _unkept(*make())
@@ -85,14 +92,38 @@ def cached(key: str, make: Callable[[], tuple[Arrays, Any]]) -> Pack:
             return _unkept(*make())
         if (pack := _read(path)) is not None:  # made while we waited
             return pack
-        arrays, about = make()
+        with _written_aside():
+            arrays, about = make()
+        if (aside := _aside.get()) is not None:
+            until = held.pop_all()  # the lock goes with the writing
+            aside(lambda: _keep(path, arrays, about, until))
+            return _unkept(arrays, about)
+        _keep(path, arrays, about, held)
+        in_one_piece = all(isinstance(array, np.ndarray) for array in arrays.values())
+        return _unkept(arrays, about) if in_one_piece else _read(path) or _unkept(arrays, about)
+
+
+@contextmanager
+def _written_aside() -> Iterator[None]:
+    """Entries made within are written by a thread of its own, and are written when the block ends."""
+    jobs: list[Future[None]] = []
+    with ThreadPoolExecutor(1) as pool:
+        before = _aside.set(lambda job: jobs.append(pool.submit(job)))
+        try:
+            yield
+        finally:
+            _aside.reset(before)
+    for job in jobs:
+        job.result()
+
+
+def _keep(path: Path, arrays: Arrays, about: Any, until: ExitStack) -> None:
+    with until:
         try:
             _write(path, arrays, about)
             _trim(keep=path)
         except (OSError, SafetensorError) as error:  # a full disk is either
             _warn(error)
-        in_one_piece = all(isinstance(array, np.ndarray) for array in arrays.values())
-        return _unkept(arrays, about) if in_one_piece else _read(path) or _unkept(arrays, about)
 
 
 def _warn(error: Exception) -> None:
@@ -201,8 +232,8 @@ def _write(path: Path, arrays: Arrays, about: Any) -> None:
     entries: dict[str, Any] = {"__metadata__": {"about": _text(about)}}
     pieces: list[Array] = []
     end = 0
-    for name in sorted(arrays, key=lambda name: -_parts(arrays[name])[0].itemsize):  # wide numbers first: aligned
-        parts = _parts(arrays[name])
+    whole = {name: _parts(array) for name, array in arrays.items()}
+    for name, parts in sorted(whole.items(), key=lambda entry: -entry[1][0].itemsize):  # wide numbers first: aligned
         begin, end = end, end + sum(part.nbytes for part in parts)
         shape = [sum(map(len, parts)), *parts[0].shape[1:]] if parts[0].ndim else []
         entries[name] = {"dtype": KINDS[parts[0].dtype.name], "shape": shape, "data_offsets": [begin, end]}
@@ -211,14 +242,24 @@ def _write(path: Path, arrays: Arrays, about: Any) -> None:
     header += b" " * (-len(header) % 8)
 
     def write(half: Path) -> None:
+        head = np.frombuffer(len(header).to_bytes(8, "little") + header, np.uint8)
+        views = [piece.reshape(-1).view(np.uint8).data for piece in (head, *pieces)]
         with half.open("wb", buffering=0) as file:
-            head = np.frombuffer(len(header).to_bytes(8, "little") + header, np.uint8)
-            for piece in (head, *pieces):
-                view = piece.reshape(-1).view(np.uint8).data
-                while len(view):  # a file without buffer may take less than all
-                    view = view[file.write(view) :]
+            for start in range(0, len(views), TOGETHER):
+                rest = [view for view in views[start : start + TOGETHER] if len(view)]
+                while rest:
+                    rest = _after(rest, os.writev(file.fileno(), rest))  # which may take less than all
 
     _replace(path, write)
+
+
+def _after(views: list[memoryview], count: int) -> list[memoryview]:
+    """What is left of them after so many bytes."""
+    for place, view in enumerate(views):
+        if count < len(view):
+            return [view[count:], *views[place + 1 :]]
+        count -= len(view)
+    return []
 
 
 def _parts(array: Array | Sequence[Array]) -> list[Array]:

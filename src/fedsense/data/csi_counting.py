@@ -23,6 +23,7 @@ from fedsense.errors import UserError
 Array = NDArray[Any]
 # subcarriers 802.11ac uses on either side of the centre, first and last, of all there are: 56, 114, 242
 USED = {64: (1, 28), 128: (2, 58), 256: (2, 122)}
+ODD = 10  # times the usual amplitude, or a share of it, that a subcarrier in use does not have
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,10 @@ def read(
     if isinstance(null, str) and null not in ("auto", "none"):
         raise UserError(f'null = \'{null}\'; give "auto", "none" or a list of subcarriers', about="null")
     found = [_stream(file, people, order) for file in files.files]
-    kept = {width: _kept([s for s in found if s.amplitude.shape[1] == width], width, null) for width in _widths(found)}
+    kept = {}
+    for width in _widths(found):
+        mine = [stream for stream in found if stream.amplitude.shape[1] == width]
+        kept[width] = _kept(mine, width, null, order)
     folders = {stream.file.name.rpartition("/")[0] for stream in found}
     unique = len({folder.rpartition("/")[2] for folder in folders}) == len(folders)
     for folder in sorted(folders):
@@ -70,7 +74,7 @@ def _widths(streams: Sequence[Stream]) -> list[int]:
     return sorted({stream.amplitude.shape[1] for stream in streams})
 
 
-def _kept(streams: Sequence[Stream], width: int, null: str | list[int]) -> Array:
+def _kept(streams: Sequence[Stream], width: int, null: str | list[int], order: str) -> Array:
     """Numbers of the subcarriers that are no null subcarriers."""
     keep = np.ones(width, bool)
     if isinstance(null, list):
@@ -82,11 +86,25 @@ def _kept(streams: Sequence[Stream], width: int, null: str | list[int]) -> Array
             first, last = USED[width]
             distance = np.abs(np.arange(width) - width // 2)
             keep &= (first <= distance) & (distance <= last)
+            _refuse_other_order(streams, ~keep, order)
         lowest = np.min([stream.amplitude.min(0) for stream in streams], axis=0)
         keep &= np.max([stream.amplitude.max(0) for stream in streams], axis=0) > lowest
     if not keep.any():
         raise UserError(f"no subcarrier of {streams[0].file.place} is left; give null another value", about="null")
     return np.flatnonzero(keep)
+
+
+def _refuse_other_order(streams: Sequence[Stream], null: Array, order: str) -> None:
+    """Null subcarriers are nearly zero or far too large; they tell where they stand."""
+    other = {"centred": "fft", "fft": "centred"}[order]
+    elsewhere = np.fft.ifftshift(null)
+    for stream in streams:
+        usual = np.median(stream.amplitude, axis=0)
+        odd = (usual < np.median(usual) / ODD) | (usual > np.median(usual) * ODD)
+        if odd[elsewhere & ~null].mean() > 0.5 > odd[null & ~elsewhere].mean():
+            raise stream.file.wrong(
+                f'the subcarriers that carry nothing stand where order = "{other}" has them; say order = "{other}"'
+            )
 
 
 def _windows(environment: str, streams: Sequence[Stream], kept: Array, window: int, step: int) -> Collected:
@@ -151,9 +169,11 @@ DATASET = Read(
         client="an environment: the folder a file lies in",
         paper="FedAPA",
         notes="The number a name begins with is the count, and files of one count are in order of their names. Complex "
-        "values become magnitudes. Null subcarriers are left out: of 256, of 80 MHz of 802.11ac, 242 stay. Windows of "
-        "1,000 packets without overlap have shape (1, 1000, 242); packets after the last whole window are left out. Of "
-        "each count the last fifth is tested on. Where a .npz or .mat holds several arrays, 'csi' is taken. The paper "
+        "values become magnitudes. Null subcarriers are left out: of 256, of 80 MHz of 802.11ac, 242 stay. Subcarriers "
+        'are taken to be numbered from the lowest frequency; order = "fft" is for numbers that begin at the centre, as '
+        "Nexmon writes them. Windows of 1,000 packets without overlap have shape (1, 1000, 242); packets after the "
+        "last whole window are left out. Of each count the last fifth is tested on. Where a .npz or .mat "
+        "holds several arrays, 'csi' is taken. The paper "
         "says nothing of normalisation: by default one mean and one deviation a client.",
         by_hand="record it yourself, for example with the Nexmon CSI extractor; synthetic-csi is a made-up stand-in",
     ),

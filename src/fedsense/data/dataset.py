@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fedsense.data.cache import cached, code_key, content_key, key_of
 from fedsense.data.card import Card
-from fedsense.data.files import Files, find_root
+from fedsense.data.files import File, Files, find_root
 from fedsense.data.packing import kept_federation, pack_records, unpack_records
 from fedsense.data.partitions import Partition, parse_partition, redeal
 from fedsense.data.skews import Skew, hold_out, parse_skews
@@ -86,14 +86,15 @@ class Read(Dataset):
 
     card: Card
     read: Callable[..., Iterable[Recording | Collected] | Found]
-    wanted: tuple[str, ...]  # patterns of the files the reader uses
-    classes: tuple[str, ...] | Callable[..., tuple[str, ...]] = ()  # none: the reader finds out
+    wanted: tuple[str, ...] | Callable[..., tuple[str, ...]]  # patterns of the files the reader uses
+    classes: tuple[str, ...] | Callable[..., tuple[str, ...]] = ()  # in the reader's numbering; none: it finds out
     kind: Kind = "classification"
     values: tuple[float, ...] = ()
     split: Split = field(default_factory=Split)
     normalise: Normalise = "none"
     partition: str | Mapping[str, Any] | None = None  # None: the clients are who recorded the data
     clients: int | None = None  # how many a pool is dealt to
+    ahead: Callable[[File], Any] | None = None  # done to each file early; a reader asks ``files.made``
 
     # name → type of the options every such dataset has
     common: ClassVar[dict[str, Any]] = {
@@ -155,7 +156,8 @@ class Read(Dataset):
 
     def files(self, options: Mapping[str, Any]) -> Files:
         hint = f"`fedsense data describe {self.name}` says how to get it"
-        return Files(find_root(self.name, options["root"], hint), self.wanted, self.card.layout)
+        wanted = _settled(self.wanted, options)
+        return Files(find_root(self.name, options["root"], hint), wanted, self.card.layout, self.ahead)
 
     def gather(self, files: Files, content: str, options: Mapping[str, Any]) -> list[Collected]:
         """Every client's samples, not yet split."""
@@ -170,7 +172,7 @@ class Read(Dataset):
         def make() -> tuple[dict[str, Array], Any]:
             found = self.read(files, **own)
             if not isinstance(found, Found):
-                found = Found(list(found), self._declared(options))
+                found = Found(list(found), _settled(self.classes, options))
             return pack_records(found.records, found.classes)
 
         key = key_of(code_key(), "read", self.name, content, own)
@@ -206,12 +208,6 @@ class Read(Dataset):
     def finished(self, federation: Federation, options: Mapping[str, Any]) -> Federation:
         """What is fitted on training parts comes last, when it is settled what they are."""
         return normalised(federation, options["normalise"])
-
-    def _declared(self, options: Mapping[str, Any]) -> tuple[str, ...]:
-        """All classes the reader may give, in its numbering."""
-        if not callable(self.classes):
-            return self.classes
-        return self.classes(**{name: options[name] for name in inspect.signature(self.classes).parameters})
 
     def _task(self, names: tuple[str, ...], options: Mapping[str, Any]) -> Task:
         chosen = options["classes"] or names
@@ -263,6 +259,13 @@ class Read(Dataset):
             f"skewed by {skews}" if skews else "",
         ]
         return "; ".join(filter(None, said))
+
+
+def _settled(names: tuple[str, ...] | Callable[..., tuple[str, ...]], options: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names, which may depend on options of the reader."""
+    if not callable(names):
+        return names
+    return names(**{name: options[name] for name in inspect.signature(names).parameters})
 
 
 def _left_out(clients: Sequence[ClientData], kept: Sequence[ClientData]) -> str:

@@ -20,12 +20,14 @@ import threading
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import IO, Any
 
+from fedsense.data.telling import one_done
 from fedsense.errors import UserError, nearest
 
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2")
@@ -119,18 +121,37 @@ def damage_is_told(place: str) -> Iterator[None]:
 
 
 class Files:
-    """The files of one dataset that its reader asks for: those that end as one of the ``wanted`` patterns."""
+    """The files of one dataset that its reader asks for: those that end as one of the ``wanted`` patterns.
 
-    def __init__(self, root: Path, wanted: Sequence[str], expected: str = "") -> None:
+    ``ahead`` is done to each of them as soon as it is there, while the rest of an archive is unpacked; :meth:`made` has
+    what it gave.
+    """
+
+    def __init__(
+        self, root: Path, wanted: Sequence[str], expected: str = "", ahead: Callable[[File], Any] | None = None
+    ) -> None:
         self.root = root
         self.wanted = tuple(wanted)
         self.expected = expected  # the official layout in a line, for messages
         self.readings: dict[str, Any] = {}  # what was read of them, so that it is read once also without a cache
+        self._ahead = ahead
+        self._made: dict[str, Future[Any]] = {}
 
     @cached_property
     def files(self) -> list[File]:
         """All of them, by name; an archive is opened when this is first asked."""
-        found = {file.name: file for file in _walk(self.root, self.wanted)}
+        found: dict[str, File] = {}
+        pool = ThreadPoolExecutor(os.cpu_count())
+        try:
+            for file in _walk(self.root, self.wanted):
+                found[file.name] = file
+                if self._ahead is not None:
+                    self._made[file.name] = pool.submit(self._ahead, file)
+                    self._made[file.name].add_done_callback(lambda _: one_done())
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+        pool.shutdown(wait=False)
         if not found:
             raise UserError(self._nothing())
         for name in found:
@@ -165,6 +186,10 @@ class Files:
                 f"{self.root} holds '{pattern}' {len(found)} times ({found[0].name}, {found[1].name}, …); keep one"
             )
         return found[0]
+
+    def made(self, file: File) -> Any:
+        """What ``ahead`` gave for the file."""
+        return self._made[file.name].result()
 
     def _hint(self) -> str:
         return f"; expected: {self.expected}" if self.expected else ""

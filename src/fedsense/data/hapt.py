@@ -9,7 +9,7 @@ import numpy as np
 from fedsense.data.card import Card, Download
 from fedsense.data.dataset import Signals
 from fedsense.data.files import File, Files
-from fedsense.data.tables import SPACES, Array, read_table, read_tables, stacked
+from fedsense.data.tables import SPACES, Array, read_table, stacked
 from fedsense.data.windows import UNLABELLED, Recording
 
 ACTIVITIES = (
@@ -17,19 +17,18 @@ ACTIVITIES = (
     "stand-to-sit", "sit-to-stand", "sit-to-lie", "lie-to-sit", "stand-to-lie", "lie-to-stand",
 )  # fmt: skip
 AXES = ("x", "y", "z")
+LABELS = "labels.txt"
 SEGMENT = ("experiment", "user", "activity", "first", "last")
 
 
 def read(files: Files) -> Iterator[Recording]:
     """One recording an experiment: accelerometer (g) and gyroscope (rad/s) of a phone at the waist, 50 Hz."""
-    labels = files.one("RawData/labels.txt")
-    segments = read_table(labels, dict.fromkeys(SEGMENT, int), header=False, sep=SPACES)
-    accelerations = files.all("RawData/acc_exp*_user*.txt")
-    rotations = [files.one(f"RawData/{acc.base.replace('acc', 'gyro', 1)}") for acc in accelerations]
-    tables = read_tables([*accelerations, *rotations], dict.fromkeys(AXES, float), header=False, sep=SPACES)
+    labels = files.one(f"RawData/{LABELS}")
+    segments = files.made(labels)
     sessions: dict[int, int] = {}
-    for acc, *both in zip(accelerations, tables, tables[len(accelerations) :], strict=False):
-        signal = _signal(acc, *both)
+    for acc in files.all("RawData/acc_exp*_user*.txt"):
+        gyro = files.one(f"RawData/{acc.base.replace('acc', 'gyro', 1)}")
+        signal = _signal(acc, files.made(acc), files.made(gyro))
         experiment, user = (int(word) for word in acc.base[len("acc_exp") : -len(".txt")].split("_user"))
         mine = np.flatnonzero(segments["experiment"] == experiment)
         activity = np.full(len(signal), UNLABELLED)
@@ -47,6 +46,11 @@ def read(files: Files) -> Iterator[Recording]:
         yield Recording(f"s{user:02d}", signal, activity, 50.0, channels, session=session)
 
 
+def _table(file: File) -> dict[str, Array]:
+    columns = dict.fromkeys(SEGMENT, int) if file.base.lower() == LABELS else dict.fromkeys(AXES, float)
+    return read_table(file, columns, header=False, sep=SPACES)
+
+
 def _signal(file: File, acc: dict[str, Array], gyro: dict[str, Array]) -> Array:
     parts = [stacked(table, AXES) for table in (acc, gyro)]
     if len(parts[0]) != len(parts[1]):
@@ -59,7 +63,7 @@ DATASET = Signals(
         name="hapt",
         title="HAPT",
         what="a phone at the waist; six basic activities, six postural transitions; accelerometer and gyroscope, 50 Hz",
-        who="30 volunteers of 19 to 48 years, each recorded twice in a laboratory",
+        who="30 volunteers of 19 to 48 years, each recorded twice in a laboratory (one three times)",
         licence="CC BY 4.0 (UCI Machine Learning Repository); cite the authors",
         citation="J.-L. Reyes-Ortiz, L. Oneto, A. Samà, X. Parra, D. Anguita, "
         "'Transition-aware human activity recognition using smartphones', Neurocomputing 171, 2016",
@@ -76,6 +80,7 @@ DATASET = Signals(
         ),
     ),
     read=read,
-    wanted=("RawData/acc_exp*_user*.txt", "RawData/gyro_exp*_user*.txt", "RawData/labels.txt"),
+    ahead=_table,
+    wanted=("RawData/acc_exp*_user*.txt", "RawData/gyro_exp*_user*.txt", f"RawData/{LABELS}"),
     classes=ACTIVITIES,
 )

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,12 @@ from fedsense.data.cache import key_of
 from fedsense.data.card import Card
 from fedsense.data.dataset import Found
 from fedsense.data.eeg import NEEDED, Covariances, covariances, versions
-from fedsense.data.files import Files
+from fedsense.data.files import Files, find_root
 from fedsense.data.splits import Split
 from fedsense.data.telling import expect, one_done
 from fedsense.data.windows import Collected, collected
 from fedsense.errors import UserError, nearest
+from fedsense.federation import Federation, Missing
 
 FLIC_EVENTS = ("left_hand", "right_hand", "feet", "tongue", "rest")
 FLIC_DATASETS = ("AlexMI", "BNCI2014_001", "BNCI2014_002", "BNCI2014_004", "Weibo2014", "Zhou2016")
@@ -131,16 +133,37 @@ def _subject(dataset: Any, subject: Any, classes: tuple[str, ...], fmin: float, 
     )
 
 
+@contextmanager
+def _served_from(root: Path | None) -> Iterator[None]:
+    """MOABB looks in this folder for a while; None: where it always looks."""
+    if root is None:
+        yield
+        return
+    before = os.environ.get("MNE_DATA")
+    os.environ["MNE_DATA"] = str(root)
+    try:
+        yield
+    finally:
+        os.environ.pop("MNE_DATA")
+        if before is not None:
+            os.environ["MNE_DATA"] = before
+
+
 @dataclass(frozen=True)
 class Moabb(Covariances):
     """MOABB finds and keeps the files; ``root`` is where (its own MNE_DATA, if not said)."""
 
     def files(self, options: Mapping[str, Any]) -> Files:
-        if options["root"] is not None:
-            if not Path(options["root"]).is_dir():
-                raise UserError(f"dataset 'moabb': there is no folder {options['root']}", about="root")
-            os.environ["MNE_DATA"] = str(options["root"])
-        return Files(Path(options["root"] or os.environ.get("MNE_DATA", ".")), ())
+        if options["root"] is None:
+            return Files(Path(os.environ.get("MNE_DATA", ".")), ())
+        root = find_root(self.name, options["root"])
+        if not root.is_dir():
+            raise UserError(f"dataset 'moabb': {root} is no folder", about="root")
+        return Files(root, ())
+
+    def build(self, options: Mapping[str, Any], missing: Missing) -> Federation:
+        with _served_from(options["root"] and self.files(options).root):
+            return super().build(options, missing)
 
     def content(self, files: Files) -> str:
         # what MOABB serves under a name does not change but with its version
@@ -163,7 +186,8 @@ DATASET = Moabb(
         paper="FLIC, with datasets = " + str(list(FLIC_DATASETS)).replace("'", '"'),
         notes="Needs the extra fedsense[eeg]. 8 to 30 Hz, Ledoit-Wolf covariances, tangent vectors at the mean of the "
         "client's training trials; the last session is tested on, or a quarter of the trials of a subject with one.",
-        by_hand="MOABB downloads what it lacks when the dataset is first used",
+        by_hand="MOABB downloads what it lacks when the dataset is first used, into root or MNE_DATA; a path "
+        "configured for one dataset in MNE's settings wins over both",
     ),
     read=read,
     wanted=(),

@@ -78,7 +78,7 @@ DATASET = Signals(
         what="an iPhone 6s in the front trouser pocket; stairs down and up, walking, jogging, standing, sitting; "
         "device motion (acceleration, gravity, rotation), 50 Hz",
         who="24 people (10 women, 14 men) of 18 to 46 years, 48 to 102 kg, 15 trials each",
-        licence="MIT, as others report of the repository's LICENSE file (not checked)",
+        licence="MIT (the repository's LICENSE file)",
         citation="M. Malekzadeh, R. G. Clegg, A. Cavallaro, H. Haddadi, 'Protecting sensory data against sensitive "
         "inferences', W-P2DS, 2018",
         address="https://github.com/mmalekzadeh/motion-sense",

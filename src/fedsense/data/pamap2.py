@@ -110,7 +110,7 @@ DATASET = Signals(
         "half overlap. The ±6 g accelerometer saturates in running, so it is used only if asked for (acc6). Activity "
         "0, between two activities, has no label. Samples lost on the radio are NaN: gaps up to 0.5 s are bridged, "
         "longer ones lose their label. subject109 did almost nothing but rope jumping. optional = true reads the "
-        "folder Optional too, as a second session, and has 18 classes. Temperature and orientation are not read.",
+        "folder Optional too, and has 18 classes. Temperature and orientation are not read.",
         downloads=(
             Download(
                 "https://archive.ics.uci.edu/static/public/231/pamap2+physical+activity+monitoring.zip", "pamap2.zip"

@@ -65,7 +65,7 @@ def split_client(client: Collected, split: Split, seed: int) -> Array:
             last = 1 if split.kind == "official" else sessions[-1]  # officially, 0 is train and 1 test
             side = np.where(client.session == last, TEST, TRAIN)
             train = np.flatnonzero(side == TRAIN)
-            rest, shares = client.take(train), replace(split, test=0.0)
+            rest, shares = replace(client, x=client.y).take(train), replace(split, test=0.0)  # x is large, and not used
             side[train] = _chronological(rest, shares) if _overlapping(rest.origin) else _random(rest.y, shares, rng)
             return _apart(side, client.origin)
         if split.kind == "session" and len(client.y) and sessions[-1] < 0:
@@ -90,17 +90,18 @@ def _random(y: Array, split: Split, rng: np.random.Generator) -> Array:
 
 
 def _chronological(client: Collected, split: Split) -> Array:
-    side = np.full(len(client.y), TRAIN)
-    order = np.lexsort((client.origin[:, 1], client.origin[:, 0], client.session))
-    for label in np.unique(client.y):
-        places = order[client.y[order] == label]
+    y, origin = client.y, client.origin
+    side = np.full(len(y), TRAIN)
+    order = np.lexsort((origin[:, 1], origin[:, 0], client.session, *([] if client.when is None else [client.when])))
+    for label in np.unique(y):
+        places = order[y[order] == label]
         test, val = _counts(len(places), split)
         # too short for what is asked: nothing validated on, then fewer tested on; at last it is only trained on
         for asked in ((test, val), *((fewer, 0) for fewer in range(test, -1, -1))):
-            side[places] = _in_order(client.origin[places], *asked)
+            side[places] = _in_order(origin[places], *asked)
             if (side[places] == TRAIN).any():
                 break
-    return _apart(side, client.origin)  # also windows of different classes may overlap
+    return _apart(side, origin)  # also windows of different classes may overlap
 
 
 def _in_order(origin: Array, test: int, val: int) -> Array:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from itertools import islice
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -26,6 +26,7 @@ Item = TypeVar("Item")
 Made = TypeVar("Made")
 SPACES = r"\s+"
 TOGETHER = 16 << 20  # bytes of small files that are parsed as one
+LARGE = 2 << 20  # bytes of a table from which on a second parser pays
 BLANK = b" \t\r\n\xef\xbb\xbf"
 BLOCK = 1 << 22  # bytes looked at at once
 MISSING = frozenset({"", "nan", "NaN", "NA", "N/A", "null", "None"})
@@ -49,8 +50,11 @@ def read_table(
     places = {name: names.index(name) for name in columns}
     words = {places[name] for name, kind in columns.items() if kind is str}
     try:
-        frame = _sound(file, content, names, columns, header, sep, missing, words)
-        return {name: _column(frame[places[name]].to_numpy(), kind, missing) for name, kind in columns.items()}
+        frames = _sound(file, content, names, columns, header, sep, missing, words)
+        return {
+            name: _column(_joined([frame[places[name]].to_numpy() for frame in frames]), kind, missing)
+            for name, kind in columns.items()
+        }
     except (ValueError, TypeError, OverflowError) as error:  # pandas' own errors are ValueErrors
         raise _fault_found(file, content, names, columns, header, sep, missing, error) from error
 
@@ -60,10 +64,11 @@ def read_numbers(file: File, columns: Sequence[str], *, sep: str = ",", text: by
     kinds = dict.fromkeys(columns, float)
     content, names = _looked_at(file, kinds, False, sep, text)
     try:
-        frame = _sound(file, content, names, kinds, False, sep, False, set())
-        if any(kind.kind == "O" for kind in frame.dtypes):
+        frames = _sound(file, content, names, kinds, False, sep, False, set())
+        if any(kind.kind == "O" for frame in frames for kind in frame.dtypes):
             raise ValueError("a cell that is no number")
-        return _column(frame.to_numpy(np.float64), float, missing=False).astype(np.float32)
+        parts = [_column(frame.to_numpy(np.float64), float, missing=False).astype(np.float32) for frame in frames]
+        return _joined(parts)
     except (ValueError, TypeError, OverflowError) as error:
         raise _fault_found(file, content, names, kinds, False, sep, False, error) from error
 
@@ -73,7 +78,7 @@ def _looked_at(
 ) -> tuple[bytes, list[str]]:
     """The content of a table, which is text, and the names of all of its columns."""
     content = _lines_ended(file.unzipped() if text is None else text)
-    if not (content[:1000].strip(BLANK) or content.strip(BLANK)):
+    if _blank(content):
         raise file.wrong("the file is empty")
     if content.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in content[:1000]:
         raise file.wrong("is no text in UTF-8; save it as UTF-8")
@@ -83,15 +88,38 @@ def _looked_at(
 def _sound(
     file: File, content: bytes, names: list[str], columns: Mapping[str, type], header: bool, sep: str, missing: bool,
     words: set[int],
-) -> pandas.DataFrame:  # fmt: skip
-    """The table, parsed, with rows that have as many cells as there are names."""
-    frame, even = _parsed(content, sep, header, len(names), {names.index(name) for name in columns}, words)
-    if not len(frame):
+) -> list[pandas.DataFrame]:  # fmt: skip
+    """The table, parsed in pieces, with rows that have as many cells as there are names."""
+    places = {names.index(name) for name in columns}
+    pieces = [(piece, header and not number) for number, piece in enumerate(_pieces(content))]
+    frames, even = zip(
+        *_on_all_cores(lambda piece: _parsed(piece[0], sep, piece[1], len(names), places, words), pieces), strict=True
+    )
+    if not any(map(len, frames)):
         raise file.wrong("there is a header, and no row below it")
-    uneven = not even and _uneven(content, sep, len(names))
+    uneven = not all(even) and _uneven(content, sep, len(names))
     if uneven and (fault := _explained(file, content, names, columns, header, sep, missing)):
         raise fault
-    return frame
+    return list(frames)
+
+
+def _pieces(content: bytes) -> list[bytes]:
+    """A large table cut between lines, a piece for each core; a quote might hold a line's end."""
+    count = min(os.cpu_count() or 1, len(content) // LARGE)
+    if count < 2 or b'"' in content:
+        return [content]
+    cuts = [content.find(b"\n", len(content) * i // count) + 1 or len(content) for i in range(1, count)]
+    borders = [0, *cuts, len(content)]
+    pieces = (content[begin:end] for begin, end in pairwise(borders))
+    return [piece for piece in pieces if not _blank(piece)]
+
+
+def _blank(content: bytes) -> bool:
+    return not (content[:1000].strip(BLANK) or content.strip(BLANK))
+
+
+def _joined(parts: Sequence[Array]) -> Array:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _fault_found(
@@ -167,10 +195,14 @@ def side_by_side(function: Callable[[Item], Made], items: Iterable[Item]) -> lis
         one_done()
         return made
 
+    return _on_all_cores(done, items)
+
+
+def _on_all_cores(function: Callable[[Item], Made], items: Sequence[Item]) -> list[Made]:
     if len(items) < 2:
-        return [done(item) for item in items]
+        return [function(item) for item in items]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(done, items))
+        return list(pool.map(function, items))
 
 
 def _column(values: Array, kind: type, missing: bool) -> Array:

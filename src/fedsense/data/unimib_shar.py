@@ -68,14 +68,28 @@ def read(files: Files, part: Part = "all") -> Iterator[Collected]:
 
 def _client(who: int, x: Array, y: Array, trial: Array) -> Collected:
     # windows lie around peaks, so those of one trial may overlap by any number of samples
-    origin = found_origins(x, y + len(DAILY | FALLS) * trial)
+    group = y + len(DAILY | FALLS) * trial
+    origin = found_origins(x, group)
     traits = {
         "person": f"s{who:02d}",
         "device": "Samsung Galaxy Nexus",
         "placement": "trouser-pocket",
         "channels": ["acc_x", "acc_y", "acc_z"],
     }
-    return Collected(f"s{who:02d}", x, y, origin, np.full(len(y), UNLABELLED), traits)
+    return Collected(f"s{who:02d}", x, y, origin, np.full(len(y), UNLABELLED), traits, _progress(group))
+
+
+def _progress(group: Array) -> Array:
+    """How far into its trial each window is, from 0 to 1.
+
+    The phone was in the right pocket in the first trials of an activity and in the left in the last ones. In order of
+    trials, a split would train on one pocket and test on the other; in this order it tests on the end of every trial.
+    """
+    far = np.empty(len(group))
+    for number in np.unique(group):
+        mine = np.flatnonzero(group == number)
+        far[mine] = np.arange(len(mine)) / len(mine)
+    return far
 
 
 def _numbering(file: File, stem: str) -> Array:
@@ -115,7 +129,8 @@ DATASET = Read(
         notes='part = "daily" or "falls" reads only that part. Classes are numbered by the names in the files. The '
         "authors cut windows around peaks, so windows of one trial overlap, and do not say by how much: one whose "
         "beginning equals the end of the one before (at least 4 samples) continues its recording, and the "
-        "chronological split keeps them on one side. The Dropbox link may answer with a page "
+        "chronological split keeps them on one side. It tests on the end of every trial: the first trials were of the "
+        "right pocket, the last of the left. The Dropbox link may answer with a page "
         "instead of the archive; then fetch it by hand.",
         downloads=(Download("https://www.dropbox.com/s/x2fpfqj0bpf8ep6/UniMiB-SHAR.zip?dl=1", "unimib-shar.zip"),),
     ),

@@ -33,7 +33,9 @@ def read(files: Files, form: Literal["signal", "vector"] = "signal") -> Iterator
         raise file.wrong(f"people of row {row} is {people[row]}, which is none of 0 to {MOST}")
     x = np.asarray(x, np.float32)
     for r, s in np.unique(np.stack([room, session], axis=1), axis=0).tolist():
-        mine = np.flatnonzero((room == r) & (session == s))
+        rows = np.flatnonzero((room == r) & (session == s))
+        together = rows[-1] - rows[0] + 1 == len(rows)  # and need not be copied
+        mine = slice(rows[0], rows[-1] + 1) if together else rows
         values, y = x[mine], people[mine].astype(np.int64)
         places = np.arange(len(y))
         takes = np.cumsum(np.diff(y, prepend=y[0]) != 0)  # a count was recorded in one go

@@ -47,6 +47,7 @@ class Collected:
     """One client's samples before they are split: ``x`` ``[n, …]``, ``y`` ``[n]``, where each came from.
 
     ``origin`` ``[n, 3]`` is recording, first time step, one after the last; ``session`` ``[n]`` as in a recording.
+    ``when`` ``[n]`` says what counts as later, where that is not the order of sessions, recordings and time steps.
     """
 
     id: str
@@ -55,9 +56,11 @@ class Collected:
     origin: Array
     session: Array
     traits: Mapping[str, Any] = field(default_factory=dict)
+    when: Array | None = None
 
     def take(self, index: Array) -> Collected:
-        return replace(self, x=self.x[index], y=self.y[index], origin=self.origin[index], session=self.session[index])
+        names = ("x", "y", "origin", "session", *(["when"] if self.when is not None else []))
+        return replace(self, **{name: getattr(self, name)[index] for name in names})
 
 
 def collected(client: str, x: Array, y: Array, session: Array | int = UNLABELLED, **traits: Any) -> Collected:

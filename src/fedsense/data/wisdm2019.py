@@ -12,7 +12,7 @@ from fedsense.data.card import Card, Download
 from fedsense.data.clocks import at_times, in_order
 from fedsense.data.dataset import Signals
 from fedsense.data.files import File, Files
-from fedsense.data.tables import Array, side_by_side, stacked
+from fedsense.data.tables import Array, stacked
 from fedsense.data.windows import Recording
 from fedsense.data.wisdm import AXES, read_records
 
@@ -37,20 +37,22 @@ class Rows(NamedTuple):
 
 def read(files: Files, device: Literal["phone", "watch", "both"] = "both") -> Iterator[Recording]:
     """Recordings of one activity each: accelerometer (m/s², gravity included), and gyroscope (rad/s) where it is."""
-    chosen = f"data_*_accel_{'*' if device == 'both' else device}.txt"
-    accelerations = files.all(chosen)
-    gyros = {file.base: file for file in files.some(chosen.replace("accel", "gyro"))}
-    pairs = [(file, gyros.get(file.base.replace("accel", "gyro", 1))) for file in accelerations]
-    for recordings in side_by_side(lambda pair: _recordings(*pair, with_gyro=bool(gyros)), pairs):
-        yield from recordings
+    gyros = {file.base.lower(): file for file in files.some("data_*_gyro_*.txt")}
+    for accel in files.all("data_*_accel_*.txt"):
+        gyro = gyros.get(accel.base.lower().replace("accel", "gyro", 1))
+        yield from _recordings(accel, files.made(accel), files.made(gyro) if gyro else None, with_gyro=bool(gyros))
 
 
-def _recordings(accel: File, gyro: File | None, with_gyro: bool) -> list[Recording]:
+def _wanted(device: str) -> tuple[str, ...]:
+    devices = PLACEMENTS if device == "both" else [device]
+    return tuple(f"data_*_{sensor}_{name}.txt" for sensor in ("accel", "gyro") for name in devices)
+
+
+def _recordings(accel: File, mine: Rows, turn: Rows | None, with_gyro: bool) -> list[Recording]:
     name = re.fullmatch(r"data_(\d+)_accel_(phone|watch)\.txt", accel.base, re.IGNORECASE)
     if not name:
         raise accel.wrong("its name is not of the form data_1600_accel_phone.txt")
     person, device = name[1], name[2].lower()
-    mine, turn = _rows(accel), _rows(gyro) if gyro else None
     sensors = ("acc", "gyro") if with_gyro else ("acc",)
     channels = tuple(f"{sensor}_{axis}" for sensor in sensors for axis in AXES)
     traits = {"person": person, "device": device, "placement": PLACEMENTS[device]}
@@ -121,8 +123,9 @@ DATASET = Signals(
         paper="FedCoad links to it, but describes and uses WISDM v1.1 (`wisdm`)",
         notes='Phone and watch have unrelated clocks, so they are separate clients; device = "phone" or "watch" '
         "takes one. The gyroscope is brought to the accelerometer's stamps; without gyroscope files there are "
-        "three channels. Repeated stamps are read once, rows are sorted by stamp. Files without stamps are "
-        "read too, as 20 Hz. Windows are 10 s long, as the dataset's authors cut them.",
+        "three channels; where a person's file of it lacks an activity, that activity is left out "
+        '(channels = ["acc"] keeps it). Repeated stamps are read once, rows are sorted by stamp. Files without '
+        "stamps are read too, as 20 Hz. Windows are 10 s long, as the dataset's authors cut them.",
         downloads=(
             Download(
                 "https://archive.ics.uci.edu/static/public/507/wisdm+smartphone+and+smartwatch+activity+and+biometrics+dataset.zip",
@@ -131,7 +134,8 @@ DATASET = Signals(
         ),
     ),
     read=read,
-    wanted=("data_*_accel_phone.txt", "data_*_accel_watch.txt", "data_*_gyro_phone.txt", "data_*_gyro_watch.txt"),
+    ahead=_rows,
+    wanted=_wanted,
     classes=tuple(ACTIVITIES.values()),
     rate=RATE,
     window=200,
