@@ -113,6 +113,44 @@ def test_an_entry_of_rubbish_is_made_anew(kept):
     assert len(made) == 3
 
 
+def test_an_entry_asked_for_on_the_way_is_written_meanwhile(kept):
+    """The inner entry's writer waits for the outer one's maker: were they one after another, neither would go on."""
+    going_on, write = threading.Event(), cache._write
+    cache._write = lambda path, *rest: (going_on.wait(20) if path.stem == "inner" else True) and write(path, *rest)
+
+    def make():
+        inner = cached("inner", maker(2.0)[0])
+        assert names(kept) == ["inner.lock", "outer.lock"]  # whoever else wants it waits
+        going_on.set()
+        return {"y": inner.arrays["x"].numpy() + 1}, {}
+
+    try:
+        assert cached("outer", make).arrays["y"].tolist() == [3.0] * 10
+    finally:
+        cache._write = write
+    assert names(kept) == ["inner.safetensors", "outer.safetensors"]
+    assert cached("inner", lambda: pytest.fail("made again")).arrays["x"].tolist() == [2.0] * 10
+
+
+def test_a_mistake_after_an_inner_entry_keeps_that(kept):
+    def wrong():
+        cached("inner", maker()[0])
+        raise UserError("no client has two classes")
+
+    with pytest.raises(UserError, match="no client has two classes"):
+        cached("outer", wrong)
+    assert names(kept) == ["inner.safetensors"]
+
+
+def test_many_pieces_are_one_array_however_little_is_written_at_once(kept, monkeypatch):
+    pieces = [np.arange(length, dtype=np.int32) for length in (3, 0, 1, 700, *range(1200))]
+    writev = os.writev
+    monkeypatch.setattr(os, "writev", lambda file, views: writev(file, [views[0][:1000]]))
+    found = cached("a", lambda: ({"x": pieces, "y": [np.zeros((0, 2), np.float32)]}, None))
+    assert found.arrays["x"].tolist() == np.concatenate(pieces).tolist()
+    assert found.arrays["y"].shape == (0, 2)
+
+
 def test_a_mistake_leaves_nothing_behind(kept):
     def wrong():
         raise UserError("line 3 is wrong")

@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import tarfile
+import threading
 import zipfile
 
 import pytest
@@ -25,6 +26,30 @@ CONTENT = {
     "Data/other.md": b"not wanted",
 }
 WANTED = ("*.txt",)
+
+
+def test_what_is_done_ahead_begins_before_the_archive_is_read(tmp_path, monkeypatch):
+    """The archive's last file only comes when the first has been dealt with."""
+    (tmp_path / "d.tar").write_bytes(tarred({"a.txt": b"1", "b.txt": b"2", "c.txt": b"no number"}))
+    dealt_with, walk = threading.Event(), module._walk
+
+    def slowly(root, wanted):
+        for found in walk(root, wanted):
+            if found.base == "b.txt":
+                assert dealt_with.wait(20)
+            yield found
+
+    def ahead(found):
+        dealt_with.set()
+        if not found.read().isdigit():
+            raise found.wrong("no number")
+        return int(found.read())
+
+    monkeypatch.setattr(module, "_walk", slowly)
+    files = Files(tmp_path / "d.tar", ("*.txt",), ahead=ahead)
+    assert [files.made(found) for found in files.files[:2]] == [1, 2]
+    with pytest.raises(UserError, match=r"c\.txt: no number"):  # told when it is asked for
+        files.made(files.files[2])
 
 
 def zipped(content=CONTENT, compression=zipfile.ZIP_DEFLATED):

@@ -243,6 +243,38 @@ def test_uneven_rows_are_found_in_blocks_of_any_size(rows):
             tables.BLOCK = before
 
 
+@given(
+    st.lists(st.sampled_from(["1,2.5,a", "-3,nan,b", ",4,c", "", "5,6,d,", '7,8,"e\nf"', "9,10", "x,1,g"]), min_size=1),
+    st.sampled_from([True, False]),
+)
+def test_a_large_table_gives_what_a_small_one_gives(lines, header):
+    """Cut into pieces of a few bytes, parsed side by side: the same columns, or the same complaint."""
+    content = "\n".join([*(["x,y,label"] if header else []), *lines]).encode()
+    columns = {"x": float, "y": float, "label": str}
+
+    def result(large):
+        before, tables.LARGE = tables.LARGE, large
+        try:
+            table = read_table(file(content), columns, header=header, missing=True)
+            return {name: [str(value) for value in values] for name, values in table.items()}
+        except UserError as error:
+            return str(error)
+        finally:
+            tables.LARGE = before
+
+    assert result(4) == result(1 << 30)
+
+
+def test_large_tables_of_numbers_are_cut_between_lines(monkeypatch):
+    monkeypatch.setattr(tables, "LARGE", 10)
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    rows = [[i, i / 8] for i in range(100)]
+    content = "".join(f"{a} {b} \n" for a, b in rows).encode()
+    assert len(tables._pieces(content)) == 3
+    assert b"".join(tables._pieces(content)) == content
+    assert tables.read_numbers(file(content), ("a", "b"), sep=tables.SPACES).tolist() == rows
+
+
 def test_stacked():
     got = stacked({"a": np.array([1, 2]), "b": np.array([0.5, 1.5]), "c": np.zeros(2)}, ["b", "a"])
     assert got.tolist() == [[0.5, 1.0], [1.5, 2.0]]

@@ -100,7 +100,7 @@ def _sound(
     uneven = not all(even) and _uneven(content, sep, len(names))
     if uneven and (fault := _explained(file, content, names, columns, header, sep, missing)):
         raise fault
-    return list(frames)
+    return [frame for frame in frames if len(frame)]
 
 
 def _pieces(content: bytes) -> list[bytes]:
