@@ -37,10 +37,23 @@ LONGEST_NAME = 1 << 20  # bytes of a member's name and notes in a tar
 NESTING = 3  # archives inside archives
 CHUNK = 1 << 22  # bytes read at once: Python sets aside what is asked for, also of a small file
 AHEAD = 1 << 18  # bytes handed over at once by the thread that unpacks
+BLOCK = 1 << 18  # bytes unpacked at once: each time, a thread waits for its turn
+
+
+class _Blocks:
+    """A stream for what asks for a few bytes at a time and takes as many as it gets."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+
+    def read(self, _: int = -1) -> bytes:
+        return self._stream.read(BLOCK)
+
+
 SQUEEZED: dict[bytes, Callable[[Any], Any]] = {
     b"\x1f\x8b": gzip.open,
-    b"\xfd7zXZ\x00": lzma.open,
-    b"BZh": bz2.open,
+    b"\xfd7zXZ\x00": lambda stream: lzma.open(_Blocks(stream)),
+    b"BZh": lambda stream: bz2.open(_Blocks(stream)),
 }  # a file's first bytes → what reads it
 DAMAGED = (
     zipfile.BadZipFile,
