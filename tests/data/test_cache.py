@@ -144,8 +144,7 @@ def test_a_mistake_after_an_inner_entry_keeps_that(kept):
 
 def test_many_pieces_are_one_array_however_little_is_written_at_once(kept, monkeypatch):
     pieces = [np.arange(length, dtype=np.int32) for length in (3, 0, 1, 700, *range(1200))]
-    writev = os.writev
-    monkeypatch.setattr(os, "writev", lambda file, views: writev(file, [views[0][:1000]]))
+    monkeypatch.setattr(cache, "AT_ONCE", 1000)
     found = cached("a", lambda: ({"x": pieces, "y": [np.zeros((0, 2), np.float32)]}, None))
     assert found.arrays["x"].tolist() == np.concatenate(pieces).tolist()
     assert found.arrays["y"].shape == (0, 2)
@@ -424,10 +423,8 @@ def test_a_change_is_seen_though_size_and_time_stay(tmp_path, monkeypatch):
 def test_settled_files_are_digested_once_and_new_ones_again(tmp_path, monkeypatch):
     root = data_of(tmp_path / "data")
     digested = []
-    digest = cache.hashlib.file_digest
-    monkeypatch.setattr(
-        cache.hashlib, "file_digest", lambda file, kind: digested.append(file.name) or digest(file, kind)
-    )
+    digest = cache._digest_of
+    monkeypatch.setattr(cache, "_digest_of", lambda file, size: digested.append(file.name) or digest(file, size))
     keys = {content_of(root), content_of(root)}
     assert len(digested) == 4  # written this very moment
     aged(monkeypatch)
@@ -439,20 +436,27 @@ def test_settled_files_are_digested_once_and_new_ones_again(tmp_path, monkeypatc
     assert len(keys) == 2
 
 
+def test_every_block_of_a_large_file_counts(tmp_path, monkeypatch):
+    monkeypatch.setattr(cache, "BLOCK", 10)
+    texts = ["0123456789" * 3, "0123456789" * 2 + "012345678x", "x123456789" + "0123456789" * 2, "0123456789" * 2, ""]
+    keys = [content_of(data_of(tmp_path / str(i), [("a.txt", text)])) for i, text in enumerate(texts)]
+    assert len(set(keys)) == len(texts)
+
+
 def test_a_file_that_changes_while_it_is_digested_is_digested_again(tmp_path, monkeypatch):
     root = data_of(tmp_path / "data")
     aged(monkeypatch)
-    digest = cache.hashlib.file_digest
+    digest = cache._digest_of
 
-    def changing(file, kind):
-        result = digest(file, kind)
+    def changing(file, size):
+        result = digest(file, size)
         if file.name.endswith("a.txt"):
             time.sleep(0.02)
             (root / "a.txt").write_text("newer")
         return result
 
     with monkeypatch.context() as patch:
-        patch.setattr(cache.hashlib, "file_digest", changing)
+        patch.setattr(cache, "_digest_of", changing)
         stale = content_of(root)
     fresh = content_of(data_of(tmp_path / "other", [("a.txt", "newer"), ("sub/b.txt", "second")]))
     assert content_of(root) == fresh != stale

@@ -22,7 +22,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import scipy
@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from fedsense.data.cores import on_all_cores
 from fedsense.data.files import Files, damage_is_told
 from fedsense.errors import UserError
 
@@ -38,7 +39,10 @@ Array = NDArray[Any]
 Arrays = Mapping[str, Array | Sequence[Array]]  # a list is one array, in pieces along the first axis
 KINDS = {"float64": "F64", "float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32", "int16": "I16",
          "int8": "I8", "uint8": "U8", "bool": "BOOL"}  # fmt: skip
-TOGETHER = 512  # pieces written with one call; systems take 1024
+BLOCK = 1 << 20  # bytes digested together
+AT_ONCE = (
+    1 << 16
+)  # bytes written with one call: for more the system looks for large pages, which can take ten times as long
 ABANDONED = 24 * 3600  # seconds after which a half-written file is nobody's any more
 
 
@@ -194,7 +198,14 @@ def _digest(path: Path, times: list[int], known: Mapping[str, Any]) -> str:
         case [*before, str(digest)] if before == times:
             return digest
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()  # the fastest that processors have a part for
+        return _digest_of(file, times[0])
+
+
+def _digest_of(file: BinaryIO, size: int) -> str:
+    """Of blocks, on all cores. sha256 is the fastest that processors have a part for."""
+    starts = range(0, max(size, 1), BLOCK)
+    blocks = on_all_cores(lambda start: hashlib.sha256(os.pread(file.fileno(), BLOCK, start)).digest(), starts)
+    return hashlib.sha256(b"".join(blocks)).hexdigest()
 
 
 def _times(path: Path) -> list[int]:
@@ -242,24 +253,14 @@ def _write(path: Path, arrays: Arrays, about: Any) -> None:
     header += b" " * (-len(header) % 8)
 
     def write(half: Path) -> None:
-        head = np.frombuffer(len(header).to_bytes(8, "little") + header, np.uint8)
-        views = [piece.reshape(-1).view(np.uint8).data for piece in (head, *pieces)]
         with half.open("wb", buffering=0) as file:
-            for start in range(0, len(views), TOGETHER):
-                rest = [view for view in views[start : start + TOGETHER] if len(view)]
-                while rest:
-                    rest = _after(rest, os.writev(file.fileno(), rest))  # which may take less than all
+            head = np.frombuffer(len(header).to_bytes(8, "little") + header, np.uint8)
+            for piece in (head, *pieces):
+                view = piece.reshape(-1).view(np.uint8).data
+                while len(view):  # a file without buffer may take less than all
+                    view = view[file.write(view[:AT_ONCE]) :]
 
     _replace(path, write)
-
-
-def _after(views: list[memoryview], count: int) -> list[memoryview]:
-    """What is left of them after so many bytes."""
-    for place, view in enumerate(views):
-        if count < len(view):
-            return [view[count:], *views[place + 1 :]]
-        count -= len(view)
-    return []
 
 
 def _parts(array: Array | Sequence[Array]) -> list[Array]:

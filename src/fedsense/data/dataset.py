@@ -19,11 +19,21 @@ from numpy.typing import NDArray
 
 from fedsense.data.cache import cached, code_key, content_key, key_of
 from fedsense.data.card import Card
+from fedsense.data.cores import on_all_cores
 from fedsense.data.files import File, Files, find_root
 from fedsense.data.packing import kept_federation, pack_records, unpack_records
 from fedsense.data.partitions import Partition, parse_partition, redeal
 from fedsense.data.skews import Skew, hold_out, parse_skews
-from fedsense.data.splits import Normalise, Split, at_most, client_data, normalised, parse_split, split_client
+from fedsense.data.splits import (
+    Normalise,
+    Split,
+    at_most,
+    client_data,
+    normalised,
+    parse_split,
+    split_client,
+    with_samples,
+)
 from fedsense.data.telling import telling
 from fedsense.data.windows import Collected, Recording, cut
 from fedsense.errors import UserError, nearest
@@ -186,15 +196,19 @@ class Read(Dataset):
         collection = self.gather(files, content, options)
         names = self.reading(files, content, options)[1]
         collection = self._chosen(collection, names, options)
+        dealt = self._partition(options)
+        pool = collection[0].x if dealt is not None and len(collection) == 1 else None
+        if pool is not None:  # samples are dealt by number, so that each is copied once
+            collection = [replace(collection[0], x=np.arange(len(pool)))]
         split = parse_split(options["split"], self.split)
-        clients = [client_data(client, split_client(client, split, seed)) for client in collection]
+        clients = on_all_cores(lambda client: client_data(client, split_client(client, split, seed)), collection)
         kept = [client for client in clients if len(client.train)]
         if not kept:
             raise UserError(f"dataset '{self.name}': {files.root} gives no sample to train on with these options")
         federation = Federation(
             self.name, self._task(names, options), tuple(kept), description=_left_out(clients, kept)
         )
-        if (dealt := self._partition(options)) is not None:
+        if dealt is not None:
             federation = redeal(federation, dealt, options["clients"] or len(federation), seed)
         if options["held_out"] is not None:
             federation = hold_out(federation, options["held_out"], seed)
@@ -202,6 +216,8 @@ class Read(Dataset):
             federation = skew.apply(federation, seed)
         if options["samples"] is not None:
             federation = at_most(federation, options["samples"], seed)
+        if pool is not None:
+            federation = with_samples(federation, pool)
         federation = replace(federation, description=self._description(federation, options))
         return self.finished(federation, options)
 

@@ -40,7 +40,7 @@ AHEAD = 1 << 18  # bytes handed over at once by the thread that unpacks
 BLOCK = 1 << 18  # bytes unpacked at once: each time, a thread waits for its turn
 
 
-class _Blocks:
+class _Blocks(io.RawIOBase):
     """A stream for what asks for a few bytes at a time and takes as many as it gets."""
 
     def __init__(self, stream: IO[bytes]) -> None:
@@ -52,8 +52,8 @@ class _Blocks:
 
 SQUEEZED: dict[bytes, Callable[[Any], Any]] = {
     b"\x1f\x8b": gzip.open,
-    b"\xfd7zXZ\x00": lambda stream: lzma.open(_Blocks(stream)),
-    b"BZh": lambda stream: bz2.open(_Blocks(stream)),
+    b"\xfd7zXZ\x00": lambda stream: lzma.LZMAFile(_Blocks(stream)),  # type: ignore[arg-type]  # noqa: SIM115
+    b"BZh": lambda stream: bz2.BZ2File(_Blocks(stream)),
 }  # a file's first bytes → what reads it
 DAMAGED = (
     zipfile.BadZipFile,

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedsense.data.cores import on_all_cores
 from fedsense.data.windows import Collected
 from fedsense.errors import UserError
 from fedsense.federation import SPLITS, ClientData, Federation, Samples, in_shares
@@ -145,8 +146,8 @@ def _counts(total: int, split: Split) -> tuple[int, int]:
 
 
 def client_data(client: Collected, side: Array) -> ClientData:
-    """The client with its samples split; bytes (of images) stay bytes."""
-    x = client.x if client.x.dtype in (np.uint8, np.float32) else client.x.astype(np.float32)
+    """The client with its samples split; bytes (of images) stay bytes, and numbers of samples whole."""
+    x = client.x if client.x.ndim == 1 else _in_kind(client.x)
     parts = []
     for number in range(len(SPLITS)):
         index = np.flatnonzero(side == number)
@@ -154,6 +155,20 @@ def client_data(client: Collected, side: Array) -> ClientData:
         parts.append(Samples(*map(torch.from_numpy, arrays)))
     train, val, test = parts
     return ClientData(client.id, train, val, test, dict(client.traits))
+
+
+def _in_kind(x: Array) -> Array:
+    return x if x.dtype in (np.uint8, np.float32) else x.astype(np.float32)
+
+
+def with_samples(federation: Federation, pool: Array) -> Federation:
+    """A federation of numbers of samples as one of the samples of the ``pool`` themselves."""
+    pool = _in_kind(pool)
+
+    def change(client: ClientData) -> ClientData:
+        return client.change(lambda _, samples: replace(samples, x=torch.from_numpy(pool[samples.x.numpy()])))
+
+    return federation.with_clients(map(change, federation.clients), newcomers=tuple(map(change, federation.newcomers)))
 
 
 def in_floats(client: ClientData) -> ClientData:
@@ -190,9 +205,12 @@ def normalised(federation: Federation, how: Normalise) -> Federation:
     federation = federation.with_clients(
         map(in_floats, federation.clients), newcomers=tuple(map(in_floats, federation.newcomers))
     )
-    clients, newcomers = (
-        tuple(_normalised(c, how) for c in group) for group in (federation.clients, federation.newcomers)
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a channel that is missing altogether
+        clients, newcomers = (
+            tuple(on_all_cores(lambda client: _normalised(client, how), group))
+            for group in (federation.clients, federation.newcomers)
+        )
     return replace(federation, clients=clients, newcomers=newcomers)
 
 
@@ -205,12 +223,8 @@ def _normalised(client: ClientData, how: Normalise) -> ClientData:
     average = np.mean
     if not np.isfinite(flat.sum()):  # what is missing is dealt with later, and counts for nothing
         flat, average = np.where(np.isfinite(flat), flat, np.nan), np.nanmean
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a channel that is missing altogether
-        mean: Array = np.asarray(average(flat, axis=(0, 2), dtype=np.float64))
-        square: Array = np.asarray(
-            average((flat - mean.astype(np.float32)[:, None]) ** 2, axis=(0, 2), dtype=np.float64)
-        )
+    mean: Array = np.asarray(average(flat, axis=(0, 2), dtype=np.float64))
+    square: Array = np.asarray(average((flat - mean.astype(np.float32)[:, None]) ** 2, axis=(0, 2), dtype=np.float64))
     if how == "sensor":
         for group in _sensors(client):
             square[group] = square[group].mean() + mean[group].var()  # within channels + between them

@@ -6,7 +6,6 @@ import csv
 import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsense.data.cores import on_all_cores
 from fedsense.data.files import File
 from fedsense.data.telling import expect, one_done
 from fedsense.errors import UserError, nearest
@@ -93,7 +93,7 @@ def _sound(
     places = {names.index(name) for name in columns}
     pieces = [(piece, header and not number) for number, piece in enumerate(_pieces(content))]
     frames, even = zip(
-        *_on_all_cores(lambda piece: _parsed(piece[0], sep, piece[1], len(names), places, words), pieces), strict=True
+        *on_all_cores(lambda piece: _parsed(piece[0], sep, piece[1], len(names), places, words), pieces), strict=True
     )
     if not any(map(len, frames)):
         raise file.wrong("there is a header, and no row below it")
@@ -186,7 +186,7 @@ def stacked(table: Mapping[str, Array], names: Sequence[str]) -> Array:
 
 
 def side_by_side(function: Callable[[Item], Made], items: Iterable[Item]) -> list[Made]:
-    """``function`` of every item, in order, on all cores: parsers let other threads run while they work."""
+    """``function`` of every item, in order, on all cores; told as progress."""
     items = list(items)
     expect(len(items))
 
@@ -195,14 +195,7 @@ def side_by_side(function: Callable[[Item], Made], items: Iterable[Item]) -> lis
         one_done()
         return made
 
-    return _on_all_cores(done, items)
-
-
-def _on_all_cores(function: Callable[[Item], Made], items: Sequence[Item]) -> list[Made]:
-    if len(items) < 2:
-        return [function(item) for item in items]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(function, items))
+    return on_all_cores(done, items)
 
 
 def _column(values: Array, kind: type, missing: bool) -> Array:
@@ -259,6 +252,12 @@ def _count(content: bytes, byte: int) -> int:
     return int(np.count_nonzero(np.frombuffer(content, np.uint8) == byte))  # six times as fast as bytes.count
 
 
+def _ends_blank(content: bytes) -> bool:
+    """Does every line end with a space?"""
+    text = np.frombuffer(content, np.uint8)
+    return bool((text[np.maximum(np.flatnonzero(text == ord("\n")) - 1, 0)] == ord(" ")).all())
+
+
 def _parsed(
     content: bytes, sep: str, header: bool, width: int, places: set[int], words: set[int]
 ) -> tuple[pandas.DataFrame, bool]:
@@ -270,9 +269,8 @@ def _parsed(
     import pandas
 
     first = content[: content.find(b"\n") + 1]
-    if sep == SPACES and first.endswith(b" \n"):
-        content = content.replace(b" \n", b"\n")
     spaced = sep == SPACES and len(first.rstrip(b" \r\n").split(b" ")) == width
+    after_last = spaced and first.endswith(b" \n")  # which pandas takes for one more cell, and leaves out
     frame = pandas.read_csv(
         io.BytesIO(content),
         sep=" " if spaced else sep,
@@ -289,7 +287,9 @@ def _parsed(
         low_memory=False,
     )
     separator = ord(" " if sep == SPACES else sep)
-    fits = _count(content, separator) == (len(frame) + header) * (width - 1)
+    fits = _count(content, separator) == (len(frame) + header) * (width - 1 + after_last)
+    if after_last and fits:
+        fits = _ends_blank(content)
     if spaced and not fits:
         return _parsed(content.replace(b" ", b"\t"), sep, header, width, places, words)  # any number of blanks
     return frame, fits and not frame[width - 1].isna().any()
