@@ -30,19 +30,22 @@ def read_npy(file: File) -> Array:
 
 def read_npz(file: File) -> dict[str, Array]:
     """The arrays of a .npz file, by name."""
-    content = file.read()
-    try:
-        with zipfile.ZipFile(io.BytesIO(content)) as box:
-            unpacked = sum(entry.file_size for entry in box.infolist())
-    except zipfile.BadZipFile as error:
-        raise file.wrong("is no whole .npz file (numpy.savez writes them); get it again") from error
-    if unpacked > LARGEST:
-        raise file.wrong(f"unpacks to more than {LARGEST >> 30} GB; it is not trusted")
-    try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-            return {name: np.asarray(arrays[name]) for name in arrays.files}
-    except (*UNREADABLE, zipfile.BadZipFile) as error:
-        raise _unreadable(file, error) from error
+    with file.open() as opened:
+        # read where it lies, if one can go back and forth in it
+        stream = opened if isinstance(opened, io.BufferedReader | io.BytesIO) else io.BytesIO(file.read())
+        try:
+            with zipfile.ZipFile(stream) as box:
+                unpacked = sum(entry.file_size for entry in box.infolist())
+        except zipfile.BadZipFile as error:
+            raise file.wrong("is no whole .npz file (numpy.savez writes them); get it again") from error
+        if unpacked > LARGEST:
+            raise file.wrong(f"unpacks to more than {LARGEST >> 30} GB; it is not trusted")
+        stream.seek(0)
+        try:
+            with np.load(stream, allow_pickle=False) as arrays:
+                return {name: np.asarray(arrays[name]) for name in arrays.files}
+        except (*UNREADABLE, zipfile.BadZipFile) as error:
+            raise _unreadable(file, error) from error
 
 
 def wanted(file: File, arrays: dict[str, Array], *names: str) -> list[Array]:

@@ -39,7 +39,7 @@ Array = NDArray[Any]
 Arrays = Mapping[str, Array | Sequence[Array]]  # a list is one array, in pieces along the first axis
 KINDS = {"float64": "F64", "float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32", "int16": "I16",
          "int8": "I8", "uint8": "U8", "bool": "BOOL"}  # fmt: skip
-BLOCK = 1 << 20  # bytes digested together
+BLOCK = 1 << 19  # bytes digested together
 AT_ONCE = (
     1 << 16
 )  # bytes written with one call: for more the system looks for large pages, which can take ten times as long
@@ -84,7 +84,7 @@ def cached(key: str, make: Callable[[], tuple[Arrays, Any]]) -> Pack:
     """The entry of that key, made and kept if it is not there. ``make`` may ask for other entries."""
     path = folder() / f"{key}.safetensors"
     if limit() <= 0:
-        return _unkept(*make())
+        return unkept(*make())
     if (pack := _read(path)) is not None:
         return pack
     with ExitStack() as held:
@@ -93,7 +93,7 @@ def cached(key: str, make: Callable[[], tuple[Arrays, Any]]) -> Pack:
             held.enter_context(locked(path.with_suffix(".lock")))
         except OSError as error:
             _warn(error)
-            return _unkept(*make())
+            return unkept(*make())
         if (pack := _read(path)) is not None:  # made while we waited
             return pack
         with _written_aside():
@@ -101,10 +101,10 @@ def cached(key: str, make: Callable[[], tuple[Arrays, Any]]) -> Pack:
         if (aside := _aside.get()) is not None:
             until = held.pop_all()  # the lock goes with the writing
             aside(lambda: _keep(path, arrays, about, until))
-            return _unkept(arrays, about)
+            return unkept(arrays, about)
         _keep(path, arrays, about, held)
         in_one_piece = all(isinstance(array, np.ndarray) for array in arrays.values())
-        return _unkept(arrays, about) if in_one_piece else _read(path) or _unkept(arrays, about)
+        return unkept(arrays, about) if in_one_piece else _read(path) or unkept(arrays, about)
 
 
 @contextmanager
@@ -287,7 +287,8 @@ def _replace(path: Path, write: Callable[[Path], Any]) -> None:
         half.unlink(missing_ok=True)
 
 
-def _unkept(arrays: Arrays, about: Any) -> Pack:
+def unkept(arrays: Arrays, about: Any) -> Pack:
+    """As an entry would give it back."""
     joined = {name: array if isinstance(array, np.ndarray) else np.concatenate(array) for name, array in arrays.items()}
     tensors = {name: torch.from_numpy(_native(array)) for name, array in joined.items()}
     return Pack(tensors, json.loads(_text(about)))

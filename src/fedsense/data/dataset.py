@@ -17,7 +17,7 @@ from typing import Any, ClassVar, get_type_hints
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsense.data.cache import cached, code_key, content_key, key_of
+from fedsense.data.cache import cached, code_key, content_key, key_of, unkept
 from fedsense.data.card import Card
 from fedsense.data.cores import on_all_cores
 from fedsense.data.files import File, Files, find_root
@@ -104,6 +104,7 @@ class Read(Dataset):
     normalise: Normalise = "none"
     partition: str | Mapping[str, Any] | None = None  # None: the clients are who recorded the data
     clients: int | None = None  # how many a pool is dealt to
+    keep: bool = True  # what is read is kept by itself, for other options; not worth it where reading is unpacking
     ahead: Callable[[File], Any] | None = None  # done to each file early; a reader asks ``files.made``
 
     # name → type of the options every such dataset has
@@ -187,7 +188,7 @@ class Read(Dataset):
 
         key = key_of(code_key(), "read", self.name, content, own)
         if key not in files.readings:
-            files.readings[key] = unpack_records(cached(key, make))
+            files.readings[key] = unpack_records(cached(key, make) if self.keep else unkept(*make()))
         records, names = files.readings[key]
         return [dict(record) for record in records], names
 

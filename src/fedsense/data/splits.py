@@ -92,24 +92,26 @@ def _random(y: Array, split: Split, rng: np.random.Generator) -> Array:
 
 def _chronological(client: Collected, split: Split) -> Array:
     y, origin = client.y, client.origin
-    side = np.full(len(y), TRAIN)
     order = np.lexsort((origin[:, 1], origin[:, 0], client.session, *([] if client.when is None else [client.when])))
-    for label in np.unique(y):
-        places = order[y[order] == label]
-        test, val = _counts(len(places), split)
-        # too short for what is asked: nothing validated on, then fewer tested on; at last it is only trained on
-        for asked in ((test, val), *((fewer, 0) for fewer in range(test, -1, -1))):
-            side[places] = _in_order(origin[places], *asked)
+    classes = [order[y[order] == label] for label in np.unique(y)]
+    side = np.full(len(y), TRAIN)
+    for places in classes:
+        side[places] = _in_order(len(places), *_counts(len(places), split))
+    side = _apart(side, origin)
+    short = [places for places in classes if not (side[places] == TRAIN).any()]
+    for places in short:  # for what is asked: nothing validated on, then fewer tested on; at last only trained on
+        for fewer in range(_counts(len(places), split)[0], -1, -1):
+            side[places] = _apart(_in_order(len(places), fewer, 0), origin[places])
             if (side[places] == TRAIN).any():
                 break
-    return _apart(side, origin)  # also windows of different classes may overlap
+    return _apart(side, origin) if short else side
 
 
-def _in_order(origin: Array, test: int, val: int) -> Array:
-    side = np.full(len(origin), TRAIN)
-    side[len(side) - test - val :] = VAL
-    side[len(side) - test :] = TEST
-    return _apart(side, origin)
+def _in_order(count: int, test: int, val: int) -> Array:
+    side = np.full(count, TRAIN)
+    side[count - test - val :] = VAL
+    side[count - test :] = TEST
+    return side
 
 
 def _apart(side: Array, origin: Array) -> Array:
