@@ -23,16 +23,17 @@ def options_of(target: Callable[..., Any]) -> dict[str, Any]:
     return {name: hints.get(name, Any) for name in inspect.signature(target).parameters}
 
 
-def checked(what: str, given: Mapping[str, Any], allowed: Mapping[str, Any]) -> dict[str, Any]:
+def checked(what: str, given: Mapping[str, Any], allowed: Mapping[str, Any], *, dashes: bool = False) -> dict[str, Any]:
     """The given options with the right names and types, or a UserError that says which is wrong and what is right.
 
-    ``classes-per-client`` and ``classes_per_client`` are the same.
+    ``classes-per-client`` and ``classes_per_client`` are the same; ``dashes``: messages write them with dashes.
     """
     result = {}
     for key, value in given.items():
         name = key.replace("-", "_")
         if name not in allowed:
-            names = [n.replace("_", "-") for n in allowed] if "-" in key else [*allowed]  # as the user writes them
+            dashed = dashes or "-" in key  # as the user writes them
+            names = [n.replace("_", "-") for n in allowed] if dashed else [*allowed]
             raise UserError(f"{what} has no option '{key}'; {nearest(key, names)}", about=key)
         kinds = get_args(allowed[name]) or (allowed[name],)
         if isinstance(value, bool) and bool not in kinds and (int in kinds or float in kinds):

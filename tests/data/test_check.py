@@ -70,6 +70,16 @@ def test_missing_values_and_uneven_clocks():
     assert only.rate == 50.0
     assert only.longest_gap == pytest.approx(3.0, abs=0.03)
     assert any("3 missing values" in text for text in report.warnings)
+    assert any("a gap of 3.02 s; recordings are cut there" in text for text in report.warnings)
+
+
+def test_a_clock_that_is_even_for_the_most_part_is_uneven_all_the_same():
+    """Steps of 20, 20, 35, 5, 20 ms: deviations of 15 ms in two of five, √(2 · 15² / 5) = 9.5 ms."""
+    times = np.cumsum(np.tile([0.02, 0.02, 0.035, 0.005, 0.02], 40))
+    recording = Recording("a", np.ones((200, 1)), np.zeros(200), 50.0, ("v",), times)
+    (only,) = look_at(federation(a={"train": arrays("a", 4)}), [recording]).clients
+    assert only.jitter == pytest.approx(9.487 / 20, abs=0.01)
+    assert any("sampled unevenly (jitter 4" in text for text in only.warnings)
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.002, 0.006])
@@ -99,9 +109,14 @@ def test_who_is_left_out_and_what_is_not_read_is_said(tmp_path):
     for name, rows in (("anna", 300), ("bert", 20)):
         text = "v,l\n" + "".join(f"{i % 7},{'a' if i < 150 else 'b'}\n" for i in range(rows))
         (tmp_path / f"{name}.csv").write_text(text)
+    (tmp_path / "dora.csv").write_text("v,l\n" + "".join(f",{'A' if i % 2 else 'a'}\n" for i in range(300)))
+    (tmp_path / "emil.csv").write_text("v,l\n" + "".join(f"{i},\n" for i in range(300)))
     (tmp_path / "notes.xlsx").write_bytes(b"")
     (tmp_path / "carl").mkdir()
     said = examine("folder", root=str(tmp_path)).warnings
     assert "'bert' is left out: no window to train on; its longest recording lasts 2 s" in said
+    assert "'dora' is left out: no window to train on; channels that hold nothing: v" in said
+    assert "'emil' is left out: no window to train on; no row has a label" in said
+    assert "classes that differ in case only: A, a" in said
     assert "not read: notes.xlsx" in said
     assert "empty folders: carl" in said

@@ -1,12 +1,13 @@
 """What every dataset shares, on two tiny ones: one of recordings, one of samples."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from fedsense.data import cache, splits
+from fedsense.data import cache, load, splits
 from fedsense.data.dataset import Card, Found, Read, Signals
 from fedsense.data.files import Files, only_known
 from fedsense.data.packing import pack_federation, unpack_federation
@@ -230,6 +231,11 @@ def test_channels_are_chosen_by_name_or_sensor(tmp_path):
         ({"rate": -5}, "rate = -5; give a rate above 0 Hz"),
         ({"gain": "much"}, "dataset 'signals': 'gain' is 'much'; expected a number"),
         ({"samples": 0}, "samples = 0; give at least 1"),
+        ({"clients": 0}, "clients = 0; give at least 1"),
+        (
+            {"clients": 5, "partition": "natural-id"},
+            "natural-id keeps the clients as recorded; leave out clients = 5, or deal anew with another partition",
+        ),
         ({"split": {"kind": "chronologic"}}, None),
         ({"skew": "XS"}, None),
         ({"partition": "nobody-knows"}, None),
@@ -241,6 +247,28 @@ def test_options_are_checked_before_anything_is_read(options, message):
         SIGNALS.parse(options)
     assert message is None or str(error.value) == message
     assert "\n" not in str(error.value)
+
+
+def test_a_pool_that_nobody_recorded_has_no_natural_clients():
+    pool = replace(SAMPLES, partition="iid", clients=5)
+    for given in ("natural-id", {"kind": "natural-id"}):
+        with pytest.raises(UserError, match="dataset 'samples' does not say who recorded what; leave natural-id out"):
+            pool.parse({"partition": given})
+    assert SAMPLES.parse({"partition": "natural-id"})["partition"] == "natural-id"
+
+
+def test_what_is_drawn_is_skewed_and_held_out_as_what_is_read():
+    whole = load("synthetic-imu", clients=6, samples=60, seed=2)
+    skewed = load(
+        "synthetic-imu", clients=6, samples=60, seed=2, held_out=2, skew=[{"kind": "keep-classes", "count": 3}]
+    )
+    assert len(skewed) == 4
+    assert {c.id for c in (*skewed.clients, *skewed.newcomers)} == set(whole.ids)
+    assert {len(c.train.y.unique()) for c in (*skewed.clients, *skewed.newcomers)} == {3}
+    tenth = load("synthetic-imu", clients=6, samples=60, seed=2, skew="FS+QS")
+    assert all(len(few.train) < len(all_.train) / 2 for few, all_ in zip(tenth, whole, strict=True))
+    with pytest.raises(UserError, match="there is no skew 'drop-clases'; did you mean 'drop-classes'"):
+        load("synthetic-imu", skew="drop-clases")
 
 
 def test_defaults_are_complete():

@@ -21,6 +21,9 @@ label = "activity"
 """
 
 
+TIMED = PLAIN.replace("rate = 10", 'time = "t"\ntime-unit = "ms"')
+
+
 def csv(path, rows=60, header="acc_x,acc_y,activity", label=lambda i: "walk" if i < 30 else "sit", cells=None):
     path.parent.mkdir(exist_ok=True)
     cells = cells or (lambda i: f"{i},{-i}")
@@ -165,6 +168,18 @@ BROKEN = [
     (PLAIN + 'units = { acc = "furlong" }\n', "anna.csv", "", "unit 'furlong' of 'acc' is unknown"),
     (PLAIN + "[clients.anne]\nrate = 5\n", "anna.csv", "acc_x,acc_y,activity\n1,2,walk\n",
      "[clients.anne]: no such client; did you mean 'anna'?"),
+    (PLAIN.replace('"acc_y"', '"t"').replace("rate = 10", 'time = "t"'), "anna.csv", "",
+     "[recording] learns from 't', which is the time; take it out of columns"),
+    (PLAIN.replace('["acc_x", "acc_y"]', '{ label = "acc_x" }'), "anna.csv", "",
+     "[recording] calls a channel 'label'; give it another name"),
+    (PLAIN.replace("[rec", 'classes = ["walk", "sit", "walk"]\n[rec'), "anna.csv", "",
+     "dataset.toml: classes names 'walk' twice; name it once"),
+    (PLAIN.replace('"kitchen"', '"../kitchen"'), "anna.csv", "",
+     "dataset.toml: name is '../kitchen'; give a name without slashes"),
+    (PLAIN.replace("window = 10", "window = 0"), "anna.csv", "", "dataset.toml: window = 0; give at least 1 sample"),
+    (PLAIN.replace("[recording]", '[recording]\ntimeunit = "ms"'), "anna.csv", "",
+     "[recording] has no option 'timeunit'; did you mean 'time-unit'?"),
+    (PLAIN, "anna.csv", f"acc_x,acc_y,{'x' * 140_000}\n1,2,3\n", "anna.csv: line 1 is no line of names"),
     ("name = [", "anna.csv", "", "dataset.toml: not valid TOML"),
     (PLAIN, "anna.npz", "not an npz", "anna.npz: is no whole .npz file"),
     (PLAIN, "anna.npy", "not an npy", "anna.npy: is no .npy file"),
@@ -191,10 +206,164 @@ def test_pickles_in_numpy_files_are_not_read(tmp_path):
 
 
 def test_time_that_runs_backwards(tmp_path):
-    root = folder(tmp_path, PLAIN.replace("rate = 10", 'time = "acc_x"'))
-    csv(root / "anna.csv", cells=lambda i: f"{i if i != 7 else 3},{i}")
-    with pytest.raises(UserError, match=r"anna.csv: line 9, column 'acc_x': time runs backwards; sort the rows"):
+    root = folder(tmp_path, TIMED)
+    rows = [f"{i if i != 7 else 3},{i},{i},walk" for i in range(60)]
+    (root / "anna.csv").write_text("\n".join(["t,acc_x,acc_y,activity", *rows[:4], "", " ", *rows[4:]]))
+    with pytest.raises(UserError, match=r"anna.csv: line 11, column 't': time runs backwards; sort the rows"):
+        of(root)  # blank lines count
+    (root / "anna.csv").unlink()
+    np.savez(root / "anna.npz", t=[0.0, 2.0, 1.0], acc_x=[1, 2, 3], acc_y=[1, 2, 3], activity=["a", "a", "a"])
+    with pytest.raises(UserError, match=r"anna.npz: row 3, column 't': time runs backwards; sort the rows"):
         of(root)
+    np.savez(root / "anna.npz", t=[0.0, np.nan, 1.0], acc_x=[1, 2, 3], acc_y=[1, 2, 3], activity=["a", "a", "a"])
+    with pytest.raises(UserError, match=r"anna.npz: row 2, column 't': the cell is empty"):
+        of(root)
+
+
+@pytest.mark.parametrize("batch", [2, 4])
+def test_rows_that_share_a_stamp_are_spread_until_the_next(tmp_path, batch):
+    """10 Hz, handed over in batches: a stamp for several rows."""
+    root = folder(tmp_path, TIMED.replace('"ms"', '"s"'))
+    csv(
+        root / "anna.csv",
+        header="t,acc_x,acc_y,activity",
+        cells=lambda i: f"{(i - i % batch) / 10},{math.sin(i)},{i}",
+        label=lambda i: "walk",
+    )
+    client = of(root)["anna"]
+    assert len(client.train) + len(client.test) == 6
+    assert np.allclose(client.train.x[0], [[math.sin(i) for i in range(10)], list(range(10))], atol=1e-5)
+
+
+def test_rows_written_twice_count_once(tmp_path):
+    root = folder(tmp_path, TIMED.replace('"ms"', '"s"'))
+    csv(
+        root / "anna.csv",
+        rows=120,
+        header="t,acc_x,acc_y,activity",
+        cells=lambda i: f"{i // 2 / 10},{i // 2},{-(i // 2)}",
+        label=lambda i: "walk",
+    )
+    client = of(root)["anna"]
+    assert len(client.train) + len(client.test) == 6
+    assert np.allclose(client.train.x[0, 0], np.arange(10))
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_dates_and_times_of_day(tmp_path, form):
+    """10 Hz, around midnight."""
+    root = folder(tmp_path, TIMED.replace('"ms"', '"iso"'))
+    times = np.datetime64("2026-11-15T23:59:58") + np.arange(60) * np.timedelta64(100, "ms")
+    if form == "csv":
+        words = [str(t).replace("T", " ") for t in times]
+        csv(root / "anna.csv", header="t,acc_x,acc_y,activity", cells=lambda i: f"{words[i]},{i},{-i}")
+    else:
+        pyarrow = pytest.importorskip("pyarrow")
+        from pyarrow import parquet
+
+        count = np.arange(60)
+        labels = np.where(count < 30, "walk", "sit")
+        parquet.write_table(
+            pyarrow.table({"t": times, "acc_x": count, "acc_y": -count, "activity": labels}), root / "anna.parquet"
+        )
+    client = of(root)["anna"]
+    assert len(client.train) + len(client.test) == 6
+    assert np.allclose(client.train.x[0, 0], np.arange(10), atol=1e-4)
+
+
+def test_a_date_that_is_none_and_dates_that_are_taken_for_numbers(tmp_path):
+    root = folder(tmp_path, TIMED.replace('"ms"', '"iso"'))
+    csv(root / "anna.csv", header="t,acc_x,acc_y,activity", cells=lambda i: f"{'noon' if i == 3 else '2026-01-01'},1,2")
+    with pytest.raises(UserError, match=r"anna.csv: line 5, column 't': 'noon' is no date and time"):
+        of(root)
+    folder(tmp_path, TIMED)
+    csv(root / "anna.csv", header="t,acc_x,acc_y,activity", cells=lambda i: "2026-01-01 10:00:00,1,2")
+    with pytest.raises(UserError, match=r"10:00:00' is no number; if it is the time, say time-unit = \"iso\"$"):
+        of(root)
+    (root / "anna.csv").unlink()
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    stamps = np.arange(3).astype("datetime64[s]")
+    table = pyarrow.table({"t": stamps, "acc_x": [1, 2, 3], "acc_y": [1, 2, 3], "activity": ["a"] * 3})
+    parquet.write_table(table, root / "anna.parquet")
+    with pytest.raises(
+        UserError, match=r"anna.parquet: column 't' holds dates; if it is the time, say time-unit = \"iso"
+    ):
+        of(root)
+
+
+def test_decimal_commas_and_a_separator_that_was_not_said(tmp_path):
+    root = folder(tmp_path, PLAIN + 'separator = ";"\ndecimal = ","\n')
+    (root / "anna.csv").write_text("acc_x;acc_y;activity\n" + "".join(f"{i},5;-{i},25;walk\n" for i in range(30)))
+    assert of(root)["anna"].train.x[0, :, 1].tolist() == [1.5, -1.25]
+    folder(tmp_path)
+    with pytest.raises(UserError, match=r'anna.csv: its cells seem to be separated by semicolons; say separator = ";"'):
+        of(root)
+    folder(tmp_path, PLAIN + 'separator = ";"\n')
+    with pytest.raises(UserError, match=r"""line 2, column 1 \('acc_x'\): '0,5' is no number; say decimal = ",\""""):
+        of(root)
+    folder(tmp_path, PLAIN + 'decimal = ","\n')
+    with pytest.raises(UserError, match=r'\[recording\] has decimal = "," and cells separated by "," too'):
+        of(root)
+
+
+def test_clients_are_told_apart(tmp_path):
+    root = folder(tmp_path)
+    csv(root / "anna.phone.csv")
+    csv(root / "anna.watch.csv")
+    csv(root / "intervals" / "one.csv")  # a folder may be called so
+    assert of(root).ids == ["anna.phone", "anna.watch", "intervals"]
+    csv(root / "anna.watch" / "one.csv")
+    with pytest.raises(UserError, match=r"client 'anna.watch' is anna.watch.csv already; rename one of them"):
+        of(root)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("take.csv,1,3,walk", "line 2, column 'file': 'take.csv' is anna/take.csv and bert/take.csv; name the folder"),
+        ("anna/take.csv,1,3,walk\n\n\nanna/TAKE.csv,2,4,sit", "line 5: 2 to 4 overlaps with another interval"),
+        ("anna/take.csv,100,300,walk", "line 2: no row of take.csv is within; it goes from 0 to 5.9 s. Is the unit"),
+        ("anna/take.csv,one,3,walk", "line 2, column 'start': 'one' is no number"),
+        ("anna/take.csv,3,3,walk", "line 2: stop (3) must be after start (3)"),
+        ("carl/take.csv,1,3,walk", "line 2, column 'file': there is no recording 'carl/take.csv'"),
+    ],
+)
+def test_intervals_that_are_wrong(tmp_path, rows, message):
+    root = folder(tmp_path, PLAIN.replace('label = "activity"', 'label-from = "intervals"'))
+    csv(root / "anna" / "take.csv")
+    csv(root / "bert" / "take.csv")
+    (root / "intervals.csv").write_text(f"file,start,stop,label\n{rows}\n")
+    with pytest.raises(UserError) as error:
+        of(root)
+    assert f"intervals.csv: {message}" in str(error.value)
+
+
+def test_intervals_in_dates_and_with_semicolons(tmp_path):
+    root = folder(tmp_path, TIMED.replace('"ms"', '"iso"').replace('label = "activity"', 'label-from = "intervals"'))
+    words = [str(np.datetime64("2026-11-15T10:00:00") + np.timedelta64(100 * i, "ms")) for i in range(60)]
+    csv(root / "anna.csv", header="t,acc_x,acc_y,x", cells=lambda i: f"{words[i]},{i},{-i}")
+    (root / "intervals.csv").write_text(
+        "file;start;stop;label\nanna.csv;2026-11-15 10:00:01;2026-11-15T10:00:04;walk\n"
+    )
+    client = of(root)["anna"]
+    assert sorted(round(float(x[0, 0])) for x in [*client.train.x, *client.test.x]) == [10, 20, 30]
+
+
+def test_columns_that_are_no_columns(tmp_path):
+    root = folder(tmp_path)
+    for x, message in ((np.zeros((4, 2)), "has shape [4, 2]"), (np.float64(3), "has shape []")):
+        np.savez(root / "anna.npz", acc_x=x, acc_y=np.zeros(4), activity=["a"] * 4)
+        with pytest.raises(UserError) as error:
+            of(root)
+        assert f"anna.npz: column 'acc_x' {message}, expected one number a row" in str(error.value)
+
+
+def test_numbers_too_large_are_missing(tmp_path):
+    root = folder(tmp_path)
+    csv(root / "anna.csv", label=lambda i: "walk", cells=lambda i: f"{1e300 if i == 5 else i},{-i}")
+    assert of(root)["anna"].train.x[0, 0].tolist() == list(range(10))
 
 
 def test_new_description_is_filled_in_and_reads(tmp_path):
@@ -235,6 +404,49 @@ def test_intervals_that_overlap_and_a_label_that_is_learnt_from(tmp_path):
     folder(tmp_path, PLAIN.replace('"acc_y"', '"activity"'))
     with pytest.raises(UserError, match=r"\[recording\] learns from 'activity', which is the label"):
         of(root)
+
+
+def test_new_description_of_clients_that_differ(tmp_path):
+    """What `data new` writes of them reads as it is."""
+    csv(tmp_path / "anna" / "1.csv", 900, "t,acc_x,activity", cells=lambda i: f"{20 * i},{math.sin(i)}")
+    csv(tmp_path / "bert.csv", 900, "t,acc_x,activity", cells=lambda i: f"{20 * i},{math.sin(i)}")
+    rows = "".join(f"{i / 50:.2f};{i % 7},5;{'run' if i < 450 else 'sit'};left\n" for i in range(900)).replace(".", ",")
+    (tmp_path / "Jörg's “watch” \\ 2.csv").write_text("Time;X;class;hand\n" + rows, encoding="utf-8")
+    seconds, labels = np.arange(900) / 50, np.where(np.arange(900) < 450, "walk", "sit")
+    np.savez(tmp_path / "cap.npz", timestamp=seconds, eeg=np.sin(seconds), label=labels)
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    dates = np.datetime64("2026-11-15T23:59:58") + (seconds * 1000).astype("timedelta64[ms]")
+    parquet.write_table(
+        pyarrow.table({"time": dates, "ax": np.cos(seconds), "activity": labels}), tmp_path / "dora.parquet"
+    )
+    csv(tmp_path / "emil.csv", 900, "acc_x,activity", cells=lambda i: f"{math.sin(i)}")
+    path = write_description(tmp_path)
+    federation = load("folder", root=str(tmp_path))
+    assert federation.task.classes == ("run", "sit", "walk")
+    assert {client.id: client.traits["channels"] for client in federation} == {
+        "anna": ["acc_x"], "bert": ["acc_x"], "Jörg's “watch” \\ 2": ["X"], "cap": ["eeg"], "dora": ["ax"],
+        "emil": ["acc_x"],
+    }  # fmt: skip
+    assert all(len(client.train) > 5 for client in federation)
+    text = path.read_text()
+    assert text.count("[clients.") == 4 + 1  # and the example
+    assert "rate = 50   # Hz of the recordings: no column looks like the time" in text
+
+
+def test_new_description_says_what_is_missing(tmp_path):
+    csv(tmp_path / "anna.csv", header="t,acc_x,foo", cells=lambda i: f"{20 * i},{i}")
+    text = write_description(tmp_path).read_text()
+    assert 'label = ""   # fill this in: no column looks like the label' in text
+    with pytest.raises(UserError, match=r"\[recording\] needs label = \(a column\)"):
+        of(tmp_path)
+    (tmp_path / "dataset.toml").unlink()
+    (tmp_path / "intervals.csv").write_text("file,start,stop,label\nanna.csv,0,1000,walk\n")
+    text = write_description(tmp_path).read_text()
+    assert 'label-from = "intervals"\n' in text
+    assert "[clients.intervals]" not in text
+    assert len(of(tmp_path, window=10)["anna"].train)
 
 
 @pytest.mark.parametrize(("step", "unit"), [(0.02, "s"), (20, "ms"), (20_000, "us"), (20_000_000, "ns")])

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from fedsense.data import find_dataset
 from fedsense.data.cache import content_key
 from fedsense.data.dataset import Dataset, Signals
+from fedsense.data.description import DESCRIPTION
 from fedsense.data.files import ARCHIVES
 from fedsense.data.formats import ENDINGS
-from fedsense.data.own import DESCRIPTION
 from fedsense.data.splits import shared
-from fedsense.data.windows import Recording
+from fedsense.data.windows import LONGEST_GAP, Recording
 from fedsense.federation import SPLITS, ClientData, Federation, Missing, Samples
 
 Array = NDArray[Any]
@@ -55,6 +55,10 @@ class ClientReport:
             (self.missing > 0, f"{self.missing:,} missing values in its recordings (short gaps are bridged)"),
             (bool(self.constant), f"constant channels: {', '.join(self.constant)}"),
             ((self.jitter or 0) > JITTER, f"sampled unevenly (jitter {self.jitter or 0:.0%} of an interval)"),
+            (
+                (self.longest_gap or 0) > LONGEST_GAP,
+                f"a gap of {self.longest_gap or 0:.3g} s; recordings are cut there",
+            ),
             (bool(self.untrained), f"is tested on what it never trains on: {', '.join(self.untrained)}"),
             (self.shared > 0, f"leakage: {self.shared:,} validation or test windows share measurements with training"),
             (self.duplicates > 0, f"leakage: {self.duplicates:,} test windows are in training too, value for value"),
@@ -135,16 +139,13 @@ def look_at(federation: Federation, recordings: Sequence[Recording] = ()) -> Rep
 def _remarks(federation: Federation, recordings: Sequence[Recording], options: Mapping[str, Any]) -> tuple[str, ...]:
     """Clients no window could be cut from, and files of a folder of one's own that nobody reads."""
     here = {client.id for client in (*federation.clients, *federation.newcomers)}
-    longest: dict[str, float] = {}
-    for recording in recordings:
-        seconds = len(recording.signal) / recording.rate
-        longest[recording.client] = max(longest.get(recording.client, 0.0), seconds)
-    dealt = options.get("clients") is not None or options.get("partition") is not None
-    said = [
-        f"'{client}' is left out: no window to train on; its longest recording lasts {seconds:.3g} s"
-        for client, seconds in longest.items()
-        if client not in here and not dealt
-    ]
+    absent: dict[str, list[Recording]] = {}
+    if options.get("clients") is None and options.get("partition") is None:
+        for recording in recordings:
+            if recording.client not in here:
+                absent.setdefault(recording.client, []).append(recording)
+    said = [f"'{client}' is left out: no window to train on; {_why(mine)}" for client, mine in absent.items()]
+    said += [f"classes that differ in case only: {', '.join(names)}" for names in _alike(federation.task.classes)]
     root = Path(str(options.get("root")))
     if (root / DESCRIPTION).is_file():
         known = (*ENDINGS, *ARCHIVES, DESCRIPTION)
@@ -154,6 +155,24 @@ def _remarks(federation: Federation, recordings: Sequence[Recording], options: M
         said += [f"not read: {', '.join(unread[:5])}{', …' if len(unread) > 5 else ''}"] if unread else []
         said += [f"empty folders: {', '.join(empty)}"] if empty else []
     return tuple(said)
+
+
+def _why(recordings: Sequence[Recording]) -> str:
+    """What is the matter with recordings that gave no window."""
+    channels = recordings[0].channels
+    empty = [name for i, name in enumerate(channels) if not any(np.isfinite(r.signal[:, i]).any() for r in recordings)]
+    if empty:
+        return f"channels that hold nothing: {', '.join(empty)}"
+    if not any((r.labels >= 0).any() for r in recordings):
+        return "no row has a label"
+    return f"its longest recording lasts {max(len(r.signal) / r.rate for r in recordings):.3g} s"
+
+
+def _alike(names: Sequence[str]) -> list[list[str]]:
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(name.casefold(), []).append(name)
+    return [group for group in groups.values() if len(group) > 1]
 
 
 def _recordings(dataset: Dataset, options: dict[str, Any]) -> Sequence[Recording]:
@@ -203,14 +222,16 @@ def _constant(client: ClientData) -> tuple[str, ...]:
 
 
 def _evenness(recordings: Iterable[Recording]) -> tuple[float | None, float | None]:
-    """Deviation of the sampling interval as a share of the median one (robust), and the longest gap in seconds."""
+    """Deviation of the sampling interval as a share of the median one, and the longest gap in seconds."""
     steps = [np.diff(np.sort(r.times)) for r in recordings if r.times is not None and len(r.times) > 2]
     if not steps:
         return None, None
     every = np.concatenate(steps)
-    middle = np.median(every)
-    spread = np.median(np.abs(every - middle)) * 1.4826  # of a normal distribution, its deviation
-    return (float(spread / middle) if middle > 0 else None), float(every.max())
+    middle = float(np.median(every))
+    if middle <= 0:
+        return None, float(every.max())
+    usual = every[every < 2.5 * middle]  # longer ones are gaps, and told as such
+    return float(np.sqrt(np.mean((usual - middle) ** 2))) / middle, float(every.max())
 
 
 def _digests(client: ClientData) -> dict[str, set[bytes]]:

@@ -23,7 +23,7 @@ from fedsense.data.cores import on_all_cores
 from fedsense.data.files import File, Files, find_root
 from fedsense.data.packing import kept_federation, pack_records, unpack_records
 from fedsense.data.partitions import Partition, parse_partition, redeal
-from fedsense.data.skews import Skew, hold_out, parse_skews
+from fedsense.data.skews import Skew, apply_skews, hold_out, parse_skews
 from fedsense.data.splits import (
     Normalise,
     Split,
@@ -41,6 +41,7 @@ from fedsense.federation import SPLITS, ClientData, Federation, Kind, Missing, T
 from fedsense.options import checked, options_of
 
 Array = NDArray[Any]
+NATURAL: tuple[Any, ...] = ("natural-id", {"kind": "natural-id"})  # the partition that is none
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,22 @@ class Found:
 
     records: Sequence[Recording | Collected]
     classes: tuple[str, ...]
+
+
+# name → type of the options every dataset that is read has
+COMMON: dict[str, Any] = {
+    "root": str | None,
+    "classes": list[str] | None,
+    "split": str | dict[str, Any] | None,
+    "normalise": Normalise,
+    "partition": str | dict[str, Any] | None,
+    "clients": int | None,
+    "classes_per_client": int | None,
+    "samples": int | None,
+    "held_out": int | float | list[str] | None,
+    "skew": str | dict[str, Any] | list[str | dict[str, Any]] | None,
+    "seed": int,
+}
 
 
 class Dataset(ABC):
@@ -80,14 +97,24 @@ class Generated(Dataset):
     card: Card
     make: Callable[..., Federation]
 
+    common: ClassVar[dict[str, Any]] = {name: COMMON[name] for name in ("held_out", "skew")}
+
     def defaults(self) -> dict[str, Any]:
-        return {name: parameter.default for name, parameter in inspect.signature(self.make).parameters.items()}
+        own = {name: parameter.default for name, parameter in inspect.signature(self.make).parameters.items()}
+        return own | dict.fromkeys(self.common)
 
     def parse(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        return checked(f"dataset '{self.name}'", given, options_of(self.make))
+        options = checked(f"dataset '{self.name}'", given, {**options_of(self.make), **self.common})
+        parse_skews(_listed(options.get("skew")))
+        return options
 
     def build(self, options: Mapping[str, Any], missing: Missing) -> Federation:
-        return self.make(**options).check(missing)
+        own = {name: value for name, value in options.items() if name not in self.common}
+        seed = options.get("seed", self.defaults()["seed"])
+        federation = self.make(**own)
+        if options.get("held_out") is not None:
+            federation = hold_out(federation, options["held_out"], seed)
+        return apply_skews(federation, parse_skews(_listed(options.get("skew"))), seed).check(missing)
 
 
 @dataclass(frozen=True)
@@ -107,20 +134,7 @@ class Read(Dataset):
     keep: bool = True  # what is read is kept by itself, for other options; not worth it where reading is unpacking
     ahead: Callable[[File], Any] | None = None  # done to each file early; a reader asks ``files.made``
 
-    # name → type of the options every such dataset has
-    common: ClassVar[dict[str, Any]] = {
-        "root": str | None,
-        "classes": list[str] | None,
-        "split": str | dict[str, Any] | None,
-        "normalise": Normalise,
-        "partition": str | dict[str, Any] | None,
-        "clients": int | None,
-        "classes_per_client": int | None,
-        "samples": int | None,
-        "held_out": int | float | list[str] | None,
-        "skew": str | dict[str, Any] | list[str | dict[str, Any]] | None,
-        "seed": int,
-    }
+    common: ClassVar[dict[str, Any]] = COMMON
 
     @cached_property
     def own(self) -> dict[str, Any]:
@@ -147,6 +161,7 @@ class Read(Dataset):
         if split.kind == "official" and self.split.kind != "official":
             raise UserError(f"dataset '{self.name}' has no official split; say chronological or random", about="split")
         self._skews(options)
+        self._refuse_clients(given, options)
         self._partition(options)
         _refuse_twice("classes", options["classes"])
         if options["samples"] is not None and options["samples"] < 1:
@@ -213,8 +228,7 @@ class Read(Dataset):
             federation = redeal(federation, dealt, options["clients"] or len(federation), seed)
         if options["held_out"] is not None:
             federation = hold_out(federation, options["held_out"], seed)
-        for skew in self._skews(options):
-            federation = skew.apply(federation, seed)
+        federation = apply_skews(federation, self._skews(options), seed)
         if options["samples"] is not None:
             federation = at_most(federation, options["samples"], seed)
         if pool is not None:
@@ -246,10 +260,25 @@ class Read(Dataset):
         kept = [replace(client, y=np.where(client.y < 0, -1, number[client.y])) for client in clients]
         return [client.take(np.flatnonzero(client.y >= 0)) for client in kept]
 
+    def _refuse_clients(self, given: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+        """Numbers of clients that cannot be, and clients as recorded where nobody knows who recorded what."""
+        if options["clients"] is not None and options["clients"] < 1:
+            raise UserError(f"clients = {options['clients']}; give at least 1", about="clients")
+        if options["partition"] in NATURAL and self.partition is not None:
+            raise UserError(
+                f"dataset '{self.name}' does not say who recorded what; leave natural-id out", about="partition"
+            )
+        if options["partition"] in NATURAL and given.get("clients") is not None:
+            raise UserError(
+                f"natural-id keeps the clients as recorded; leave out clients = {options['clients']}, "
+                "or deal anew with another partition",
+                about="clients",
+            )
+
     def _partition(self, options: Mapping[str, Any]) -> Partition | None:
         """How samples are dealt; ``clients`` alone deals a dataset that has clients of its own at random."""
         asked = options["partition"]
-        if asked in ("natural-id", {"kind": "natural-id"}):
+        if asked in NATURAL:
             asked = None
         if asked is None and options["clients"] is not None:
             asked = "iid"
@@ -260,8 +289,7 @@ class Read(Dataset):
         asked: list[Any] = []
         if options["classes_per_client"] is not None:
             asked.append({"kind": "keep-classes", "count": options["classes_per_client"]})
-        given = options["skew"]
-        asked += list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given] if given else []
+        asked += _listed(options["skew"])
         return parse_skews(asked)  # together, so that each draws numbers of its own
 
     def _description(self, federation: Federation, options: Mapping[str, Any]) -> str:
@@ -283,6 +311,10 @@ def _settled(names: tuple[str, ...] | Callable[..., tuple[str, ...]], options: M
     if not callable(names):
         return names
     return names(**{name: options[name] for name in inspect.signature(names).parameters})
+
+
+def _listed(skew: Any) -> list[Any]:
+    return [] if not skew else list(skew) if isinstance(skew, list | tuple) else [skew]
 
 
 def _left_out(clients: Sequence[ClientData], kept: Sequence[ClientData]) -> str:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -16,15 +19,16 @@ from fedsense.data.tables import Array, read_table
 from fedsense.data.windows import UNLABELLED, Collected
 from fedsense.errors import UserError, nearest
 
+NAMED = {",": "commas", ";": "semicolons", "\t": "tabs"}  # what separates the cells of CSV files
 ENDINGS = (".csv", ".csv.gz", ".parquet", ".npz", ".npy")
 
 
 def read_columns(
-    file: File, wanted: Mapping[str, tuple[str, type]], exact: Sequence[str] = (), sep: str = ","
+    file: File, wanted: Mapping[str, tuple[str, type]], separator: str = ",", decimal: str = "."
 ) -> dict[str, Array] | Collected:
     """The columns of a CSV, Parquet, npz or npy file: ours → (the file's, ``float`` or ``str``).
 
-    Cells may be empty, but for those of the ``exact`` columns. An npz file with windows gives them as they are.
+    Cells may be empty. An npz file with windows gives them as they are. ``separator`` and ``decimal`` are of CSV files.
     """
     readers: dict[str, Callable[..., dict[str, Array] | Collected]] = {
         ".parquet": _parquet, ".npz": _npz, ".npy": _npy
@@ -32,12 +36,58 @@ def read_columns(
     for ending, reader in readers.items():
         if file.name.lower().endswith(ending):
             return reader(file, wanted)
-    columns = dict(wanted.values())
-    table = read_table(file, columns, missing=True, sep=sep)
-    for column in exact:
-        if (empty := np.flatnonzero(~np.isfinite(table[column]))).size:
-            raise file.wrong(f"line {empty[0] + 2}, column '{column}': the cell is empty")
+    text = file.unzipped()
+    first = text.split(b"\n", 1)[0].decode("utf-8-sig", "replace")
+    likely = likely_separator(first)
+    if separator not in first and likely in first:
+        raise file.wrong(f"its cells seem to be separated by {NAMED[likely]}; say separator = {json.dumps(likely)}")
+    if decimal == ",":
+        text = text.replace(b",", b".")
+    try:
+        table = read_table(file, dict(wanted.values()), missing=True, sep=separator, text=text)
+    except UserError as error:
+        raise UserError(str(error) + _way_out(str(error))) from error
     return {name: table[column] for name, (column, _) in wanted.items()}
+
+
+def _way_out(message: str) -> str:
+    """What a description can say of a cell that is no number, if it looks like something else."""
+    if re.search(r"'[+-]?\d+,\d+' is no number", message):
+        return '; say decimal = ","'
+    if re.search(r"'\d{4}-\d\d-\d\d[ T].*' is no number", message):
+        return '; if it is the time, say time-unit = "iso"'
+    return ""
+
+
+def likely_separator(line: str) -> str:
+    """What stands between the cells of a line."""
+    return max(NAMED, key=line.count)
+
+
+def without_ending(name: str) -> str:
+    """The name of a file without what says how it is written: anna.phone.csv.gz is anna.phone."""
+    longest = max((ending for ending in ENDINGS if name.lower().endswith(ending)), key=len, default="")
+    return name[: len(name) - len(longest)]
+
+
+def line_of(file: File, row: int) -> int:
+    """The line of a CSV file that holds a row (from 0); blank lines are no rows."""
+    lines = file.unzipped().split(b"\n")
+    filled = (number for number, line in enumerate(lines, 1) if line.strip(b" \t\r\xef\xbb\xbf"))
+    return next(islice(filled, row + 1, None), len(lines))  # after the header
+
+
+def place_of(file: File, row: int) -> str:
+    """Where a row (from 0) is, in the words of a message."""
+    return f"line {line_of(file, row)}" if ".csv" in file.base.lower() else f"row {row + 1}"
+
+
+def moments(words: Array) -> Array:
+    """Seconds since 1970 of dates and times as ISO 8601 writes them; NaN where a word is none."""
+    import pandas
+
+    stamps = pandas.DatetimeIndex(pandas.to_datetime(words, format="ISO8601", utc=True, errors="coerce")).as_unit("ns")
+    return np.where(stamps.isna(), np.nan, stamps.asi8 / 1e9)
 
 
 def _parquet(file: File, wanted: Mapping[str, tuple[str, type]]) -> dict[str, Array]:
@@ -94,6 +144,12 @@ def _picked(file: File, arrays: Mapping[str, Array], wanted: Mapping[str, tuple[
         if column not in arrays:
             raise file.wrong(f"there is no column '{column}'; {nearest(column, arrays)}")
         values = np.asarray(arrays[column])
+        if values.ndim != 1:
+            raise file.wrong(f"column '{column}' has shape {list(values.shape)}, expected one number a row")
+        if values.dtype.kind == "M":
+            if kind is not str:
+                raise file.wrong(f"column '{column}' holds dates; if it is the time, say time-unit = \"iso\"")
+            values = values.astype("datetime64[ns]").astype(str)
         if kind is str:
             result[name] = np.array([word(value) for value in values.tolist()], object)
         elif values.dtype.kind in "iufb":

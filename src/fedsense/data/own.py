@@ -3,113 +3,36 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from glob import escape
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from fedsense.data.card import Card
 from fedsense.data.dataset import Found, Signals
-from fedsense.data.files import File, Files, ends_as
-from fedsense.data.formats import ENDINGS, read_columns, word
-from fedsense.data.tables import Array, read_table, side_by_side
+from fedsense.data.description import (
+    DESCRIPTION,
+    SECONDS,
+    UNITS,
+    Description,
+    Layout,
+    check_layout,
+    read_description,
+)
+from fedsense.data.files import File, Files
+from fedsense.data.formats import ENDINGS, moments, place_of, read_columns, without_ending, word
+from fedsense.data.intervals import Intervals, read_intervals
+from fedsense.data.tables import Array, side_by_side
 from fedsense.data.windows import UNLABELLED, Collected, Recording
 from fedsense.errors import UserError, nearest
-from fedsense.federation import Federation, Kind, Task
-from fedsense.options import checked, options_of
-
-DESCRIPTION = "dataset.toml"
-SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
-# what one unit is in the unit the pipeline uses: m/s² and rad/s
-UNITS = {"m/s2": 1.0, "g": 9.80665, "mg": 9.80665e-3, "rad/s": 1.0, "deg/s": math.pi / 180}
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How a client's files are written: the [recording] table, or a client's own [clients.NAME]."""
-
-    columns: list[str] | dict[str, str] = field(default_factory=list)  # channels, or channel → column of the file
-    units: dict[str, str] = field(default_factory=dict)  # sensor (or channel) → unit
-    rate: float | None = None  # Hz; None: found from the time column
-    time: str | None = None
-    time_unit: Literal["s", "ms", "us", "ns"] = "s"
-    label: str | None = None  # a column
-    label_from: Literal["column", "file-name", "intervals"] = "column"
-    separator: Literal[",", ";", "\t"] = ","  # of CSV files
-
-    def named(self) -> dict[str, str]:
-        """Channel → column."""
-        return self.columns if isinstance(self.columns, dict) else {name: name for name in self.columns}
-
-
-@dataclass(frozen=True)
-class Description:
-    """What a dataset.toml says."""
-
-    name: str = "mine"
-    kind: Kind = "classification"
-    classes: list[str] | None = None
-    rate: float | None = None
-    window: int = 128
-    overlap: float = 0.5
-    intervals: str = "intervals.csv"
-    recording: dict[str, Any] = field(default_factory=dict)
-    clients: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    def layout(self, client: str) -> Layout:
-        """The [recording] table, with what [clients.NAME] says instead."""
-        allowed = options_of(Layout)
-        common = checked(f"{DESCRIPTION}, [recording]", self.recording, allowed)
-        own = checked(f"{DESCRIPTION}, [clients.{client}]", self.clients.get(client, {}), allowed)
-        return Layout(**{**common, **own})
-
-
-def read_description(file: File) -> Description:
-    """The description, every mistake explained."""
-    try:
-        table = tomllib.loads(file.read().decode("utf-8-sig"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise file.wrong(f"not valid TOML: {error}") from error
-    try:
-        description = Description(**checked(DESCRIPTION, table, options_of(Description)))
-        for client in ("", *description.clients):
-            _check_layout(description.layout(client), client, bool(client or not description.clients))
-    except UserError as error:
-        raise file.wrong(str(error).removeprefix(f"{DESCRIPTION}, ").removeprefix(f"{DESCRIPTION}: ")) from error
-    return description
-
-
-def _check_layout(layout: Layout, client: str, whole: bool) -> None:
-    """``whole``: nothing is left to say. [recording] may leave it to the tables of the clients."""
-    where = f"[clients.{client}]" if client else "[recording]"
-    columns = [*layout.named().values()]
-    for wrong, message in (
-        (whole and not columns, 'names no columns; say columns = ["acc_x", …], the columns to learn from'),
-        (len(set(columns)) < len(columns), f"names a column twice ({', '.join(columns)})"),
-        (layout.label in columns, f"learns from '{layout.label}', which is the label; take it out of columns"),
-        (layout.rate is not None and layout.rate <= 0, f"has rate = {layout.rate}; give Hz above 0"),
-        (whole and layout.rate is None and layout.time is None,
-         "needs rate = (Hz), or time = (the column that holds the time)"),
-        (whole and layout.label_from == "column" and layout.label is None,
-         'needs label = (a column), or label-from = "file-name" or "intervals"'),
-    ):  # fmt: skip
-        if wrong:
-            raise UserError(f"{where} {message}")
-    sensors = {*layout.named(), *(name.rpartition("_")[0] for name in layout.named())} - {""}
-    for what, unit in layout.units.items():
-        if sensors and what not in sensors:
-            raise UserError(f"{where}: units names '{what}', which is no sensor of columns; {nearest(what, sensors)}")
-        if unit not in UNITS:
-            raise UserError(f"{where}: unit '{unit}' of '{what}' is unknown; {nearest(unit, UNITS)}")
+from fedsense.federation import Federation, Task
 
 
 def read(files: Files) -> Found:
     """Every recording of every client."""
     description = read_description(files.one(DESCRIPTION))
-    found = {client: group for client, group in _clients(files).items() if group}
+    found = _clients(files, description)
     if not found:
         raise UserError(f"{files.root} holds no recordings beside {DESCRIPTION}; expected {', '.join(ENDINGS)} files")
     for client in description.clients:
@@ -117,27 +40,31 @@ def read(files: Files) -> Found:
             raise files.one(DESCRIPTION).wrong(f"[clients.{client}]: no such client; {nearest(client, found)}")
     for client in found:
         try:
-            _check_layout(description.layout(client), client, whole=True)
+            check_layout(description.layout(client), client, whole=True)
         except UserError as error:
             raise files.one(DESCRIPTION).wrong(str(error)) from error
-    intervals = _intervals(files, description)
+    intervals = read_intervals(files, description, found)
     jobs = [(client, file) for client, group in found.items() for file in group]
-    raw = side_by_side(lambda job: _recording(job[1], job[0], description, intervals), jobs)
+    raw = side_by_side(lambda job: _recording(job[1], job[0], description.layout(job[0]), intervals), jobs)
     classes = tuple(description.classes or sorted({str(name) for r in raw for name in _names(r)}, key=_natural))
     return Found([_numbered(recording, classes, job[1]) for recording, job in zip(raw, jobs, strict=True)], classes)
 
 
-def _clients(files: Files) -> dict[str, list[File]]:
+def _clients(files: Files, description: Description) -> dict[str, list[File]]:
     """A sub-folder is a client, and so is a file that lies beside the description."""
     base = files.one(DESCRIPTION).name.removesuffix(DESCRIPTION)
     groups: dict[str, list[File]] = {}
+    places: dict[str, str] = {}
     for file in files.files:
         inside = file.name.removeprefix(base)
-        if file.name.startswith(base) and inside.lower().endswith(ENDINGS):
-            folder, slash, _ = inside.partition("/")
-            groups.setdefault(folder if slash else inside.split(".")[0], []).append(file)
-    description = read_description(files.one(DESCRIPTION))
-    groups.pop(description.intervals.split(".")[0], None)
+        if not file.name.startswith(base) or not inside.lower().endswith(ENDINGS) or inside == description.intervals:
+            continue
+        folder, slash, _ = inside.partition("/")
+        client = folder if slash else without_ending(inside)
+        place = f"{folder}/" if slash else inside
+        if places.setdefault(client, place) != place:
+            raise file.wrong(f"client '{client}' is {places[client]} already; rename one of them")
+        groups.setdefault(client, []).append(file)
     return groups
 
 
@@ -168,28 +95,72 @@ def _numbered(recording: Recording | Collected, classes: tuple[str, ...], file: 
     return replace(recording, y=numbers).take(np.flatnonzero(numbers >= 0))
 
 
-def _recording(
-    file: File, client: str, description: Description, intervals: Mapping[str, Any]
-) -> Recording | Collected:
+def _recording(file: File, client: str, layout: Layout, intervals: Intervals | None) -> Recording | Collected:
     """A recording whose labels are still words ("" where there is none)."""
-    layout = description.layout(client)
     columns = layout.named()
     wanted: dict[str, tuple[str, type]] = {name: (column, float) for name, column in columns.items()}
-    if layout.time is not None:
-        wanted["time"] = (layout.time, float)
-    if layout.label_from == "column" and layout.label is not None:
+    if layout.time:
+        wanted["time"] = (layout.time, str if layout.time_unit == "iso" else float)
+    if layout.label_from == "column" and layout.label:
         wanted["label"] = (layout.label, str)
-    table = read_columns(file, wanted, exact=[layout.time] if layout.time is not None else [], sep=layout.separator)
+    table = read_columns(file, wanted, layout.separator, layout.decimal)
     if isinstance(table, Collected):
         return replace(table, id=client)
     scale = [UNITS[layout.units.get(name, layout.units.get(name.rpartition("_")[0], "m/s2"))] for name in columns]
-    signal = np.stack([table[name] * factor for name, factor in zip(columns, scale, strict=True)], 1).astype(np.float32)
-    times = None if layout.time is None else table["time"] * SECONDS[layout.time_unit]
-    if times is not None and len(times) > 1 and (wrong := np.flatnonzero(np.diff(times) < 0)).size:
-        raise file.wrong(f"line {wrong[0] + 3}, column '{layout.time}': time runs backwards; sort the rows")
+    with np.errstate(over="ignore"):  # a number too large for float32 is missing
+        signal = np.stack([table[name] * factor for name, factor in zip(columns, scale, strict=True)], axis=1)
+        signal = signal.astype(np.float32)
+    words = table.get("label")
+    times = _times(file, layout, table["time"]) if layout.time else None
+    if times is not None:
+        kept = _not_written_twice(times, signal)
+        times, signal, words = _spread(times[kept]), signal[kept], None if words is None else words[kept]
     rate = layout.rate or _rate(file, times)
-    labels = _labels(file, layout, table, times, rate, intervals)
-    return Recording(client, signal, labels, rate, tuple(columns), times, traits={"file": file.name})
+    clock = np.arange(len(signal)) / rate if times is None else times
+    return Recording(
+        client, signal, _labels(file, layout, words, clock, intervals), rate, tuple(columns), times,
+        traits={"file": file.name},
+    )  # fmt: skip
+
+
+def _times(file: File, layout: Layout, values: Array) -> Array:
+    """Seconds, in order."""
+    if layout.time_unit == "iso":
+        times = moments(values)
+        wrong = "is no date and time"
+    else:
+        times = values * SECONDS[layout.time_unit]
+        wrong = "the cell is empty"
+    if (missing := np.flatnonzero(~np.isfinite(times))).size:
+        found = f"'{values[missing[0]]}' {wrong}" if layout.time_unit == "iso" else wrong
+        raise file.wrong(f"{place_of(file, missing[0])}, column '{layout.time}': {found}")
+    if (backwards := np.flatnonzero(np.diff(times) < 0)).size:
+        raise file.wrong(
+            f"{place_of(file, backwards[0] + 1)}, column '{layout.time}': time runs backwards; sort the rows"
+        )
+    return times
+
+
+def _not_written_twice(times: Array, signal: Array) -> Array:
+    """Which rows are not the row before once more."""
+    same = (np.diff(times) == 0) & (signal[1:] == signal[:-1]).all(1)
+    return np.concatenate([[True], ~same]) if len(times) else np.zeros(0, bool)
+
+
+def _spread(times: Array) -> Array:
+    """Rows that share a stamp, as devices write them that hand over in batches, evenly up to the next stamp.
+
+    >>> _spread(np.array([0.0, 0.0, 4.0, 4.0, 8.0]))
+    array([0., 2., 4., 6., 8.])
+    """
+    first = np.flatnonzero(np.diff(times, prepend=-np.inf))
+    counts = np.diff(np.append(first, len(times)))
+    if len(first) < 2 or (counts == 1).all():
+        return times
+    steps = np.diff(times[first]) / counts[:-1]
+    steps = np.minimum(np.append(steps, np.median(steps)), 2 * np.median(steps))  # not into a gap
+    within = np.arange(len(times)) - np.repeat(first, counts)
+    return np.asarray(times + within * np.repeat(steps, counts))
 
 
 def _rate(file: File, times: Array | None) -> float:
@@ -203,44 +174,14 @@ def _rate(file: File, times: Array | None) -> float:
     return float(round(rate)) if abs(rate - round(rate)) < 0.01 * rate else round(rate, 2)
 
 
-def _labels(
-    file: File,
-    layout: Layout,
-    table: Mapping[str, Array],
-    times: Array | None,
-    rate: float,
-    intervals: Mapping[str, Any],
-) -> Array:
-    rows = len(next(iter(table.values())))
+def _labels(file: File, layout: Layout, words: Array | None, clock: Array, intervals: Intervals | None) -> Array:
     if layout.label_from == "file-name":
-        return np.full(rows, file.base.split(".")[0].split("_")[0], object)
-    if layout.label_from == "column":
-        return np.array([word(value) for value in table["label"]], object)
-    clock = np.arange(rows) / rate if times is None else times
-    labels = np.full(rows, "", object)
-    for row, name in enumerate(intervals["file"]):
-        if ends_as(file.name, escape(name)):
-            start, stop = (intervals[side][row] * SECONDS[layout.time_unit] for side in ("start", "stop"))
-            labels[(clock >= start) & (clock < stop)] = intervals["label"][row]
-    return labels
-
-
-def _intervals(files: Files, description: Description) -> Mapping[str, Any]:
-    """The table of label intervals: file, start, stop, label; times as in the time column, else from the start."""
-    kinds = [description.recording, *description.clients.values()]
-    if not any(kind.get("label-from", kind.get("label_from")) == "intervals" for kind in kinds):
-        return {}
-    table = files.one(description.intervals)
-    rows = read_table(table, {"file": str, "start": float, "stop": float, "label": str})
-    for row, (start, stop) in enumerate(zip(rows["start"], rows["stop"], strict=True)):
-        if stop <= start:
-            raise table.wrong(f"line {row + 2}: stop ({stop:g}) must be after start ({start:g})")
-        before = [i for i in range(row) if rows["file"][i] == rows["file"][row]]
-        if any(start < rows["stop"][i] and rows["start"][i] < stop for i in before):
-            raise table.wrong(f"line {row + 2}: {start:g} to {stop:g} overlaps with another interval of the file")
-        if not any(ends_as(file.name, escape(rows["file"][row])) for file in files.files):
-            raise table.wrong(f"line {row + 2}, column 'file': there is no recording '{rows['file'][row]}'")
-    return rows
+        return np.full(len(clock), file.base.split(".")[0].split("_")[0], object)
+    if layout.label_from == "intervals":
+        assert intervals is not None
+        return intervals.labels(file, clock)
+    assert words is not None
+    return np.array([word(value) for value in words], object)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import io
 import re
 import tempfile
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from glob import escape
 from pathlib import Path
 from typing import Any, Literal
@@ -46,7 +47,9 @@ def read(
     subjects: dict[str, list[File]] = {}
     for file in recordings:
         subjects.setdefault(_subject(file), []).append(file)
-    trials = dict(zip(recordings, side_by_side(lambda f: _trials(files, f, bands, interval), recordings), strict=True))
+    with _quiet():
+        cut = side_by_side(lambda file: _trials(files, file, bands, interval), recordings)
+    trials = dict(zip(recordings, cut, strict=True))
     for subject, mine in subjects.items():
         x, y, origin, names = zip(*(trials[file] for file in mine), strict=True)
         number = np.repeat(np.arange(len(y)), [len(part) for part in y])
@@ -61,6 +64,16 @@ def read(
         )
 
 
+def _quiet() -> AbstractContextManager[Any]:
+    """MNE's level of talk is one for all threads, and each call puts back what it found: so it is low before."""
+    try:
+        import mne
+    except ImportError as error:
+        raise UserError(NEEDED) from error
+    level: AbstractContextManager[Any] = mne.use_log_level("ERROR")
+    return level
+
+
 def _subject(file: File) -> str:
     name = file.base if ends_as(file.name, RUNS) else file.folder
     number = re.match(r"subject(\d+)", name, re.IGNORECASE)
@@ -72,10 +85,8 @@ def _subject(file: File) -> str:
 def _trials(files: Files, file: File, bands: list[tuple[float, float]], interval: tuple[float, float]) -> tuple[
     Array, Array, Array, list[str]
 ]:  # fmt: skip
-    try:
-        import mne
-    except ImportError as error:
-        raise UserError(NEEDED) from error
+    import mne
+
     try:
         raw = mne.io.read_raw_fif(io.BytesIO(file.read()), preload=True, verbose="ERROR")
     except UserError:

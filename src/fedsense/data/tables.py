@@ -238,7 +238,10 @@ def _rows(lines: Iterable[str], sep: str) -> Iterator[tuple[int, list[str]]]:
 def _header(file: File, content: bytes, wanted: list[str], sep: str) -> list[str]:
     """The names in the first line, which must have each that is wanted, once."""
     first = content.split(b"\n", 1)[0].decode("utf-8-sig", "replace")
-    _, names = next(_rows([first], sep), (1, []))
+    try:
+        _, names = next(_rows([first], sep), (1, []))
+    except csv.Error as error:
+        raise file.wrong(f"line 1 is no line of names ({error})") from error
     names = [name.strip('"') for name in names]
     for name in wanted:
         if name not in names:

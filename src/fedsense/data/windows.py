@@ -211,7 +211,7 @@ def resampled(recording: Recording, rate: float) -> Recording:
     if rate > FASTEST * recording.rate:
         raise UserError(
             f"client '{recording.client}' was recorded at {recording.rate:g} Hz; rate = {rate:g} is more than "
-            f"{FASTEST} times as much, and makes nothing new",
+            f"{FASTEST} times as much, and makes nothing new; is the recording's rate (or its time-unit) right?",
             about="rate",
         )
     ratio = Fraction(rate / recording.rate)
