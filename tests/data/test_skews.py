@@ -364,15 +364,15 @@ def test_a_share_is_rounded_up_but_not_by_the_machine():
 @pytest.mark.parametrize(
     ("which", "message"),
     [
-        (3, "hold-out takes 3 of the 3 clients of 'blobs'; at least one must remain"),
-        (7, "hold-out takes 7 of the 3 clients of 'blobs'; at least one must remain"),
-        (0.7, "hold-out takes 3 of the 3 clients of 'blobs'; at least one must remain"),
-        (["c00", "c01", "c02"], "hold-out takes 3 of the 3 clients of 'blobs'; at least one must remain"),
+        (3, "held-out takes 3 of the 3 clients of 'blobs'; at least one must remain"),
+        (7, "held-out takes 7 of the 3 clients of 'blobs'; at least one must remain"),
+        (0.7, "held-out takes 3 of the 3 clients of 'blobs'; at least one must remain"),
+        (["c00", "c01", "c02"], "held-out takes 3 of the 3 clients of 'blobs'; at least one must remain"),
         (["c0l"], "no client 'c0l' in 'blobs'; did you mean 'c02'?"),
-        (-1, "hold-out is -1; give a number of clients from 0, or a share from 0 to 1"),
-        (1.5, "hold-out is 1.5; give a number of clients from 0, or a share from 0 to 1"),
-        (True, "hold-out is True; give a number of clients, a share, or a list of their ids"),
-        (None, "hold-out is None; give a number of clients, a share, or a list of their ids"),
+        (-1, "held-out is -1; give a number of clients from 0, or a share from 0 to 1"),
+        (1.5, "held-out is 1.5; give a number of clients from 0, or a share from 0 to 1"),
+        (True, "held-out is True; give a number of clients, a share, or a list of their ids"),
+        (None, "held-out is None; give a number of clients, a share, or a list of their ids"),
     ],
 )
 def test_mistakes_in_holding_out_are_explained(which, message):

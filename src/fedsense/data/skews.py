@@ -234,10 +234,10 @@ def hold_out(federation: Federation, which: int | float | Sequence[str], seed: i
     """
     count = len(federation)
     if isinstance(which, bool) or not isinstance(which, int | float | Sequence):
-        raise UserError(f"hold-out is {which!r}; give a number of clients, a share, or a list of their ids")
+        raise UserError(f"held-out is {which!r}; give a number of clients, a share, or a list of their ids")
     if isinstance(which, int | float):
         if which < 0 or not math.isfinite(which) or (isinstance(which, float) and which > 1):
-            raise UserError(f"hold-out is {which:g}; give a number of clients from 0, or a share from 0 to 1")
+            raise UserError(f"held-out is {which:g}; give a number of clients from 0, or a share from 0 to 1")
         # 0.07 * 100 is a little more than 7
         held = which if isinstance(which, int) else math.ceil(round(which * count, 9))
         order = sorted(federation.ids, key=lambda client_id: (stream(seed, "hold-out", client_id).random(), client_id))
@@ -247,7 +247,7 @@ def hold_out(federation: Federation, which: int | float | Sequence[str], seed: i
         held = len(gone)
     if held >= count:
         raise UserError(
-            f"hold-out takes {held} of the {count} clients of '{federation.name}'; at least one must remain"
+            f"held-out takes {held} of the {count} clients of '{federation.name}'; at least one must remain"
         )
     moved = tuple(client for client in federation if client.id in gone)
     stay = (client for client in federation if client.id not in gone)
