@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fedsense.bundle import flatten, from_bytes, part, payload, to_bytes
@@ -18,6 +18,7 @@ bundles = st.dictionaries(names, st.dictionaries(names, tensors, max_size=3), ma
 
 
 @given(bundles)
+@example({"header": {"0": torch.tensor(1.0)}})
 def test_bytes_and_back_and_counted(bundle):
     data = to_bytes(bundle)
     back = from_bytes(data)

@@ -67,7 +67,7 @@ def payload(bundle: Mapping[str, Mapping[str, Tensor]]) -> dict[str, int]:
         return {}
     sizes = {group: sum(t.numel() * t.element_size() for t in params.values()) for group, params in bundle.items()}
     signature = tuple((name, t.dtype, tuple(t.shape)) for name, t in flat.items())
-    return {**sizes, "header": _header_bytes(signature)}
+    return {**sizes, "header": sizes.get("header", 0) + _header_bytes(signature)}  # a group may be called so
 
 
 @lru_cache(maxsize=4096)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 
 import pytest
 
@@ -150,7 +151,67 @@ def test_a_failure_is_one_document_too(recipe, capfd, monkeypatch):
     code, output, errors = here(capfd, monkeypatch, recipe, "run", "small.toml", "--set", "ronds=1", "--json")
     assert code == 2
     assert "did you mean 'rounds'" in errors
-    assert "did you mean 'rounds'" in json.loads(output)["error"]
+    document = json.loads(output)
+    assert "did you mean 'rounds'" in document.pop("error")
+    assert document == {"results": [], "cost": [], "folder": None}
+
+
+TORCHS = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to …"
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (MemoryError(), "out of memory, ask for fewer samples or clients"),
+        (MemoryError("Unable to allocate 7 TiB."), "out of memory: Unable to allocate 7 TiB, ask for fewer"),
+        (RuntimeError(f"{TORCHS}\nException raised from"), "out of memory: you tried to …, ask for fewer"),
+    ],
+)
+def test_a_lack_of_memory_is_one_line(tmp_path, capfd, monkeypatch, error, message):
+    def greedy(arguments):
+        raise error
+
+    monkeypatch.setattr("fedsense.cli._command", greedy)
+    code, output, errors = here(capfd, monkeypatch, tmp_path, "data", "check", "synthetic-imu", "--json")
+    assert code == 2
+    assert errors.startswith(f"error: {message}")
+    assert errors.count("\n") == 1
+    assert message in json.loads(output)["error"]
+
+
+def test_other_errors_of_ours_keep_their_traceback(monkeypatch):
+    def faulty(arguments):
+        raise RuntimeError("a mistake in the code")
+
+    monkeypatch.setattr("fedsense.cli._command", faulty)
+    with pytest.raises(RuntimeError, match="a mistake"):
+        cli(["demo"])
+
+
+def test_a_warning_is_a_line_and_said_once(tmp_path):
+    code = """
+import warnings
+from fedsense import cli
+def command(arguments):
+    for text in ("the disk\\n is full", "it is late", "the disk is full"):
+        for _ in range(2):
+            warnings.warn(text, stacklevel=1)
+    warnings.warn_explicit("it is late", RuntimeWarning, "elsewhere.py", 3)
+    return 0
+cli._command = command
+cli.main([])
+"""
+    command = [sys.executable, "-W", "always", "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert done.stdout == ""
+    assert done.stderr.splitlines() == ["warning: the disk is full", "warning: it is late"]
+
+
+def test_a_warning_stays_an_error_where_it_is_one(monkeypatch):
+    monkeypatch.setattr("fedsense.cli._command", lambda arguments: warnings.warn("careful", stacklevel=1))
+    with pytest.raises(UserWarning, match="careful"):
+        cli(["demo"])
 
 
 def test_a_refused_recipe_claims_no_folder(recipe, capfd, monkeypatch):

@@ -1,8 +1,11 @@
 """Downloads from a server that drops, truncates, corrupts, lies and changes its mind."""
 
+import bz2
+import gzip
 import hashlib
 import io
 import json
+import lzma
 import re
 import shutil
 import signal
@@ -12,6 +15,8 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
+import zipfile
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,12 +25,21 @@ import pytest
 
 import fedsense
 from fedsense.data.card import Download
-from fedsense.data.fetch import Bar, Patience, fetch
+from fedsense.data.fetch import Bar, Patience, _broken, fetch
 from fedsense.errors import RunFailed, UserError
 from fedsense.work import stream
 
-OLD = stream("fetch", "old").bytes(1_000_003)
-NEW = stream("fetch", "new").bytes(1_000_003)
+
+def zipped(data, name="data.bin"):
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr(zipfile.ZipInfo(name), data)
+    return packed.getvalue()
+
+
+LENGTH = 1_000_003
+OLD, NEW = (zipped(stream("fetch", age).bytes(LENGTH - len(zipped(b"")))) for age in ("old", "new"))
+assert len(OLD) == len(NEW) == LENGTH
 ROOT = str(Path(fedsense.__file__).parent)
 
 
@@ -93,9 +107,9 @@ class Answer(BaseHTTPRequestHandler):
     def give(self, body, mood):
         if mood.get("chunked"):
             body = b"".join(b"%x\r\n%s\r\n" % (len(body), body) for body in (body, b""))
+        self.server.sent[-1] += len(body)  # first: the test goes on as soon as the last byte has come
         self.wfile.write(body)
         self.wfile.flush()
-        self.server.sent[-1] += len(body)
         if mood.get("hold"):
             self.server.let_go.wait(20)
         if mood.get("reset"):  # RST instead of FIN
@@ -143,8 +157,8 @@ def waits():
 def get(site, tmp_path, waits):
     """Fetch data.zip of the site, without really waiting."""
 
-    def get(progress=None, url=None, tries=6, timeout=5.0, **known):
-        download = Download(url or site.url, "data.zip", **known)
+    def get(progress=None, url=None, tries=6, timeout=5.0, name="data.zip", **known):
+        download = Download(url or site.url, name, **known)
         patience = Patience(tries=tries, timeout=timeout, sleep=waits.append)
         (path,) = fetch([download], tmp_path / "d", progress, patience)
         return path.read_bytes()
@@ -404,6 +418,123 @@ def test_an_old_server_that_names_no_length_is_held_to_the_known_one(site, get, 
     assert get(bytes=len(OLD)) == OLD
     assert site.sent == [300_000, len(OLD) - 300_000]
     assert waits == [1.0]
+
+
+NO_LENGTH = {"Content-Length": None}
+NESTED = zipped(zipped(b"inner" * 50) + stream("fetch", "rest").bytes(1000))
+ROWS = stream("fetch", "rows").bytes(50_000)
+ARCHIVES = {
+    "data.zip": NESTED,
+    "data.ZIP": OLD,
+    "data.gz": gzip.compress(ROWS),
+    "data.tgz": gzip.compress(ROWS) + gzip.compress(ROWS),
+    "data.tar.gz": gzip.compress(ROWS),
+    "data.tar.xz": lzma.compress(ROWS),
+    "data.tar.bz2": bz2.compress(ROWS),
+}
+
+
+@pytest.mark.parametrize("name", ARCHIVES)
+def test_an_archive_of_unknown_length_that_comes_short_is_fetched_again(site, get, tmp_path, name):
+    site.content = whole = ARCHIVES[name]
+    site.always = {"headers": NO_LENGTH}
+    site.moods = [{"headers": NO_LENGTH, "give": len(whole) - 9}]
+    ear = Ear()
+    assert get(ear, name=name) == whole
+    assert "once more from the start" in ear.notes[0]
+    assert site.sent == [len(whole) - 9, len(whole)]
+    assert names(tmp_path) == [name, f"{name}.sha256"]
+    assert sha(whole) in (tmp_path / f"d/{name}.sha256").read_text()
+
+
+@pytest.mark.parametrize("name", ARCHIVES)
+@pytest.mark.parametrize("share", [0, 0.001, 0.4, 0.99])
+def test_an_archive_that_always_comes_short_is_not_put_in_place(site, get, tmp_path, name, share):
+    site.content = ARCHIVES[name]
+    site.always = {"headers": NO_LENGTH, "give": int(share * len(site.content))}
+    with pytest.raises(RunFailed) as caught:
+        get(name=name, tries=2)
+    assert re.search(r"(no whole \.zip archive.*|ends too early.*|is empty), twice", message(caught), re.I)
+    assert str(tmp_path / "d" / name) in message(caught)
+    assert names(tmp_path) == []
+
+
+def test_the_directory_of_a_zip_within_does_not_stand_for_that_of_the_whole(site, get):
+    """A zip in a zip, cut after the inner one: from its end it looks like a zip with something before it."""
+    cut = NESTED.index(b"PK\5\6") + 22 + 500
+    assert zipfile.is_zipfile(io.BytesIO(NESTED[:cut]))
+    site.content = NESTED
+    site.always = {"headers": NO_LENGTH, "give": cut}
+    with pytest.raises(RunFailed, match="ends too early"):
+        get()
+
+
+def test_no_cut_of_a_zip_is_taken_for_a_whole_one(tmp_path):
+    path = tmp_path / "data.zip"
+    for length in range(1, len(NESTED)):
+        path.write_bytes(NESTED[:length])
+        assert _broken(Download("", "data.zip"), path), length
+    path.write_bytes(NESTED)
+    assert not _broken(Download("", "data.zip"), path)
+
+
+@pytest.mark.parametrize("name", ["data.gz", "data.tar.bz2", "data.tar.xz"])
+def test_damage_within_is_found(site, get, name):
+    whole = ARCHIVES[name]
+    site.content = whole[:9000] + bytes(9) + whole[9009:]
+    with pytest.raises(RunFailed, match=f"no whole .{name.rpartition('.')[2]} archive.*twice"):
+        get(name=name)
+
+
+def test_what_is_no_archive_or_has_a_checksum_need_not_open(site, get):
+    site.content = b"1,2,3\n"
+    site.moods = [{"headers": NO_LENGTH, "give": 0}]  # but it may not be empty
+    assert get(name="data.csv") == b"1,2,3\n"
+    assert get(sha256=sha(b"1,2,3\n")) == b"1,2,3\n"
+
+
+def test_large_archives_are_read_in_blocks(site, get, tmp_path):
+    site.content = gzip.compress(bytes(200 << 20), 1)
+    tracemalloc.start()
+    try:
+        get(name="data.gz")
+        assert tracemalloc.get_traced_memory()[1] < 20 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_short_file_and_its_sum_kept_by_an_earlier_version_are_replaced(site, get, tmp_path):
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d/data.zip").write_bytes(OLD[:-9])
+    (tmp_path / "d/data.zip.sha256").write_text(f"{sha(OLD[:-9])}  data.zip\n")
+    ear = Ear()
+    assert get(ear) == OLD
+    assert "no whole .zip archive" in ear.notes[0]
+    assert sha(OLD) in (tmp_path / "d/data.zip.sha256").read_text()
+
+
+@pytest.mark.parametrize("start", [b"<!DOCTYPE html>", b"\n  <html lang=en>", b"\xef\xbb\xbf<!doctype HTML>"])
+@pytest.mark.parametrize("name", ["data.zip", "data.tar.gz", "data.csv"])
+def test_a_web_page_that_does_not_say_so_is_told_and_not_kept(site, get, tmp_path, start, name):
+    site.content = start + b"<title>I agree</title>"
+    with pytest.raises(RunFailed) as caught:
+        get(name=name)
+    assert "shows a web page" in message(caught)
+    assert "open it in a browser" in message(caught)
+    assert str(tmp_path / "d" / name) in message(caught)
+    assert len(site.asked) == 1
+    assert names(tmp_path) == []
+
+
+def test_a_web_page_in_place_of_a_file_with_a_checksum_is_told_as_one(site, get):
+    site.content = b"<html></html>"
+    with pytest.raises(RunFailed, match="web page"):
+        get(sha256=sha(OLD))
+
+
+def test_a_page_that_was_asked_for_is_a_file(site, get):
+    site.content = b"<html></html>"
+    assert get(name="data.html") == b"<html></html>"
 
 
 def test_an_empty_file_is_none(site, get, tmp_path):

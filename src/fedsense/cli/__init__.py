@@ -6,14 +6,16 @@ import json
 import os
 import signal
 import sys
+import warnings
 from typing import Any
 
-from fedsense.errors import FedsenseError, Interrupted
+from fedsense.errors import FedsenseError, Interrupted, UserError
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command; exit with 0 done, 1 failed, 2 the input is wrong, 130 interrupted."""
     signal.signal(signal.SIGTERM, _stop)
+    _warn_in_lines()
     sys.exit(_run(sys.argv[1:] if arguments is None else arguments))
 
 
@@ -29,6 +31,19 @@ def _run(arguments: list[str]) -> int:
         if os.environ.get("FEDSENSE_DEBUG"):
             raise
         return _explain(error, arguments)
+    except (MemoryError, RuntimeError) as error:
+        if os.environ.get("FEDSENSE_DEBUG") or not _is_lack_of_memory(error):
+            raise
+        return _explain(UserError(f"{_out_of_memory(error)}, ask for fewer samples or clients"), arguments)
+
+
+def _is_lack_of_memory(error: MemoryError | RuntimeError) -> bool:
+    return isinstance(error, MemoryError) or "can't allocate memory" in str(error)  # torch's is a RuntimeError
+
+
+def _out_of_memory(error: MemoryError | RuntimeError) -> str:
+    lines = str(error).rpartition("can't allocate memory: ")[2].splitlines()  # Python's own error says nothing
+    return f"out of memory: {lines[0].rstrip('.')}" if lines else "out of memory"
 
 
 def _command(arguments: list[str]) -> int:
@@ -51,10 +66,24 @@ def _explain(error: FedsenseError | OSError, arguments: list[str]) -> int:
     """The message on standard error; with --json also a document for the program that asked."""
     print(error if isinstance(error, Interrupted) else f"error: {error}", file=sys.stderr)
     if "--json" in arguments:
-        print(json.dumps({"results": [], "cost": [], "folder": None, "error": str(error)}))
+        document: dict[str, Any] = {} if arguments[0] == "data" else {"results": [], "cost": [], "folder": None}
+        print(json.dumps({**document, "error": str(error)}))
     if isinstance(error, FedsenseError):
         return error.exit_code
     return 2 if isinstance(error, PermissionError | FileNotFoundError | FileExistsError | NotADirectoryError) else 1
+
+
+def _warn_in_lines() -> None:
+    """Say each warning once, in a line; where in the code it arose is of no use to who typed a command."""
+    said = set()
+
+    def say(message: Warning | str, *_: Any, **__: Any) -> None:
+        text = " ".join(str(message).split())
+        if text not in said:
+            said.add(text)
+            print(f"warning: {text}", file=sys.stderr)
+
+    warnings.showwarning = say
 
 
 def _stop(*_: Any) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -74,6 +76,7 @@ def check(
 
     if model is not None and model not in MODELS:
         raise UserError(f"there is no model '{model}'; {nearest(model, MODELS)}", about=model)
+    out = None if out is None else _expanded(out)
     if out is not None and (out.suffix not in PICTURES or not out.parent.is_dir()):
         raise UserError(f"--out {out}: give a file in a folder that is there, ending in {', '.join(PICTURES)}")
     name, options = _target(target, root, set_ or [])
@@ -98,10 +101,12 @@ def new(
     """Write a commented dataset.toml for your own recordings, filled in from what is in the folder."""
     from fedsense.data.template import write_description, write_example
 
+    folder = _expanded(folder)
     if example:
         write_example(folder)
     path = write_description(folder)
-    print(f"wrote {path}; fill in what it asks for, then look at the result: fedsense data check {folder}")
+    look = f"fedsense data check {shlex.quote(str(folder))}"
+    print(f"wrote {path}; fill in what it asks for, then look at the result: {look}")
 
 
 @app.command()
@@ -126,7 +131,7 @@ def fetch(
     base = os.environ.get("FEDSENSE_DATA")
     if to is None and not base:
         raise UserError("where to? say --to DIR, or set FEDSENSE_DATA to the folder that holds your datasets")
-    folder = to or Path(str(base)).expanduser() / name
+    folder = _expanded(to) if to else _expanded(Path(str(base))) / name
     print(f"{card.title}: {card.licence}. Source: {card.address}", file=sys.stderr)
     with Bar() as bar:
         paths = download(card.downloads, folder, bar)
@@ -166,22 +171,45 @@ def _value(value: Any) -> str:
 
 def _target(target: str, root: str | None, overrides: list[str]) -> tuple[str, dict[str, Any]]:
     """The dataset and its options; a folder that holds a description is ``folder`` with that root."""
-    from fedsense.data import DATASETS, find_dataset
-    from fedsense.data.own import DESCRIPTION
+    from fedsense.data import DATASETS
+    from fedsense.data.description import DESCRIPTION
     from fedsense.errors import UserError
     from fedsense.recipe import override
 
     options: dict[str, Any] = {}
     for text in overrides:
         override(options, text)
-    if target not in DATASETS and Path(target).exists():
-        if Path(target).is_dir() and not any(Path(target).rglob(DESCRIPTION)):
-            raise UserError(f"{target} holds no {DESCRIPTION}; `fedsense data new {target}` writes one")
-        if root is not None:
-            raise UserError(f"--root goes with a dataset's name, and {target} is a folder; leave one of them out")
-        return "folder", {"root": target, **options}
-    find_dataset(target)
-    return target, {**({"root": root} if root else {}), **options}
+    if target in DATASETS:
+        return target, {**({"root": root} if root else {}), **options}
+    folder = _expanded(Path(target))
+    if not folder.exists():
+        raise UserError(_nothing_there(target), about=target)
+    if folder.is_dir() and not any(folder.rglob(DESCRIPTION)):
+        raise UserError(f"{target} holds no {DESCRIPTION}; `fedsense data new {shlex.quote(str(folder))}` writes one")
+    if root is not None:
+        raise UserError(f"--root goes with a dataset's name, and {target} is a folder; leave one of them out")
+    return "folder", {"root": str(folder), **options}
+
+
+def _nothing_there(target: str) -> str:
+    """A name may be meant as a dataset's or a folder's; a path is a folder's, and no dataset is near it."""
+    from difflib import get_close_matches
+
+    from fedsense.data import DATASETS
+    from fedsense.data.description import DESCRIPTION
+
+    if os.sep in target or target.startswith((".", "~")):
+        return f"there is no folder {target}; name one that holds a {DESCRIPTION}"
+    near = get_close_matches(target.replace("_", "-"), DATASETS, n=1, cutoff=0.7)
+    hint = f"did you mean '{near[0]}'?" if near else "`fedsense list datasets` shows the datasets"
+    return f"there is neither a dataset nor a folder '{target}'; {hint}"
+
+
+def _expanded(path: Path) -> Path:
+    try:
+        return path.expanduser()
+    except RuntimeError:  # ~somebody, who is not known here
+        return path
 
 
 def _refusals(federation: Federation, model: str | None) -> dict[str, str]:
@@ -206,9 +234,14 @@ def _refusals(federation: Federation, model: str | None) -> dict[str, str]:
 def _draw(report: Report, out: Path | None) -> Path:
     from fedsense.report.figures import class_counts
 
-    path = out or Path(f"{report.federation.name}-clients.png")
+    path = out or Path(f"{_file_name(report.federation.name)}-clients.png")
     class_counts(report.federation).savefig(path, dpi=120)
     return path
+
+
+def _file_name(text: str) -> str:
+    """The text as part of a file's name: no folders, nothing hidden, no option, and short enough for any disk."""
+    return re.sub(r"[^\w.-]+", "-", text).lstrip(".-")[:60] or "dataset"
 
 
 def _print_report(report: Report) -> None:

@@ -2,19 +2,28 @@
 
 A file grows as ``NAME.part``; ``NAME.part.json`` remembers which version of the server's file that is a part of (ETag
 or Last-Modified), so two versions are never glued together. Only a whole, verified file is renamed to ``NAME``. Where
-no checksum is published, the sha256 first seen is kept in ``NAME.sha256`` and holds from then on.
+no checksum is published, an archive must open or decompress to its end; the sha256 first seen is kept in
+``NAME.sha256`` and holds from then on.
 """
 
 from __future__ import annotations
 
+import bz2
+import errno
 import fcntl
+import gzip
 import hashlib
+import lzma
 import os
 import re
+import struct
 import sys
 import time
-from collections.abc import Iterator, Sequence
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from io import BufferedIOBase
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, TextIO
@@ -27,6 +36,17 @@ from fedsense.errors import RunFailed, UserError
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
+
+BLOCK = 1 << 20
+PAGE = "it is a web page and no archive"
+ZIP_MEMBER = b"PK\3\4"
+UNPACKED: dict[str, Callable[[Path], BufferedIOBase]] = {
+    **dict.fromkeys((".gz", ".tgz"), gzip.GzipFile),
+    **dict.fromkeys((".xz", ".txz"), lzma.LZMAFile),
+    **dict.fromkeys((".bz2", ".tbz2"), bz2.BZ2File),
+}
+# what reading a damaged archive raises; OSError is gzip's and bz2's, and that of a zip whose directory points nowhere
+DAMAGED = (zipfile.BadZipFile, lzma.LZMAError, zlib.error, OSError, ValueError, struct.error, NotImplementedError)
 
 
 def fetch(
@@ -67,6 +87,7 @@ def _fetch_one(download: Download, folder: Path, progress: Progress, patience: P
     with _alone(target, progress) as waited:
         if (waited or not was_there) and _is_there(download, target, progress):
             return target
+        _forget_sum_of_broken(download, target)
         transfer = Transfer(download, target, progress, patience)
         for last in (False, True):
             transfer.run()
@@ -74,8 +95,13 @@ def _fetch_one(download: Download, folder: Path, progress: Progress, patience: P
             if not wrong:
                 break
             transfer.forget()
+            if wrong == PAGE:
+                raise transfer.shows_a_page()
             if last:
-                raise RunFailed(f"{download.url}: {wrong}, twice; if the source has a new version, {by_hand(target)}")
+                raise RunFailed(
+                    f"{download.url}: {wrong}, twice; try again later, or if the source has a new version, "
+                    f"{by_hand(target)}"
+                )
             progress.told(f"{download.name}: {wrong}; once more from the start")
         transfer.part.replace(target)
         transfer.forget()
@@ -99,17 +125,75 @@ def _is_there(download: Download, target: Path, progress: Progress) -> bool:
 
 
 def _wrong(download: Download, path: Path, target: Path) -> str:
-    """What is wrong with the file, or nothing; the sum kept from the first time stands in for one never published."""
+    """What is wrong with the file, or nothing; where no sum is published, the archive and the sum kept tell."""
+    published = _is_summed(download)
+    wrong = _wrong_size(download, path) or _wrong_sum(download, path)
+    if (wrong or not published) and _is_page(download, path):
+        return PAGE
+    if wrong or published:
+        return wrong
+    return _broken(download, path) or _other_sum(path, "sha256", _kept_sum(target))
+
+
+def _is_summed(download: Download) -> bool:
+    return bool(download.sha256 or download.md5)
+
+
+def _wrong_size(download: Download, path: Path) -> str:
     size = path.stat().st_size
     if download.bytes is not None and size != download.bytes:
         return f"it has {size} bytes, and {download.bytes} were expected"
-    expected = {"sha256": download.sha256, "md5": download.md5}
-    if not any(expected.values()):
-        expected["sha256"] = _kept_sum(target)
-    for kind, sum_ in expected.items():
-        if sum_ and (seen := _sum(path, kind)) != sum_.lower():
-            return f"its {kind} is {seen}, and {sum_.lower()} was expected"
     return ""
+
+
+def _wrong_sum(download: Download, path: Path) -> str:
+    return _other_sum(path, "sha256", download.sha256) or _other_sum(path, "md5", download.md5)
+
+
+def _other_sum(path: Path, kind: str, expected: str | None) -> str:
+    if expected and (seen := _sum(path, kind)) != expected.lower():
+        return f"its {kind} is {seen}, and {expected.lower()} was expected"
+    return ""
+
+
+def _is_page(download: Download, path: Path) -> bool:
+    with path.open("rb") as stream:
+        start = stream.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip().lower()
+    return start.startswith((b"<!doctype html", b"<html")) and not download.name.lower().endswith((".html", ".htm"))
+
+
+def _broken(download: Download, path: Path) -> str:
+    """Why the archive is not whole, by its own telling, or nothing. A server that names no length may have cut it."""
+    ending = Path(download.name).suffix.lower()
+    size = size_in_words(path.stat().st_size)
+    if path.stat().st_size == 0:  # which gzip takes for a whole archive of nothing
+        return "it is empty"
+    try:
+        if ending == ".zip":
+            _open_zip(path)
+        elif ending in UNPACKED:
+            _unpack(path, UNPACKED[ending])
+    except EOFError:
+        return f"it ends too early, after {size}"
+    except DAMAGED as error:
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # the disk's trouble
+            raise
+        return f"it is no whole {ending} archive ({size}; {error})"
+    return ""
+
+
+def _open_zip(path: Path) -> None:
+    """Its directory is at the end. One that leaves out how the file begins is that of a zip within a cut zip."""
+    with zipfile.ZipFile(path) as archive, path.open("rb") as stream:
+        first = min((member.header_offset for member in archive.infolist()), default=0)
+        if first > 0 and stream.read(4) == ZIP_MEMBER:
+            raise EOFError
+
+
+def _unpack(path: Path, opened: Callable[[Path], BufferedIOBase]) -> None:
+    with opened(path) as stream:
+        while stream.read(BLOCK):
+            pass
 
 
 def _sum(path: Path, kind: str) -> str:
@@ -127,11 +211,19 @@ def _kept_sum(target: Path) -> str | None:
 
 def _keep_sum(download: Download, target: Path, progress: Progress) -> None:
     """Write down the sum of a file whose sum nobody published, as ``sha256sum --check`` reads it."""
-    if download.sha256 or download.md5 or _kept_sum(target):
+    if _is_summed(download) or _kept_sum(target):
         return
     seen, place = _sum(target, "sha256"), beside(target, ".sha256")
     place.write_text(f"{seen}  {target.name}\n", "utf-8")
     progress.told(f"{target.name}: no checksum is known; its sha256 {seen} is kept in {place.name} for the next time")
+
+
+def _forget_sum_of_broken(download: Download, target: Path) -> None:
+    """A sum kept of a file that is not whole would have the whole one refused."""
+    if _is_summed(download) or not target.is_file() or _other_sum(target, "sha256", _kept_sum(target)):
+        return
+    if _is_page(download, target) or _broken(download, target):
+        beside(target, ".sha256").unlink(missing_ok=True)
 
 
 @contextmanager

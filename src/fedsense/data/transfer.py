@@ -218,13 +218,17 @@ class Transfer:
             raise self.failure(f"has {total} bytes, and {wanted.bytes or 'more'} were expected: the source changed;")
         page = headers.get_content_type() == "text/html" and not wanted.name.endswith((".html", ".htm"))
         if page and not (wanted.md5 or wanted.sha256):
-            raise self.failure("shows a web page instead of the file; open it in a browser,")
+            raise self.shows_a_page()
         missing, free = (total or 0) - held, shutil.disk_usage(place).free
         if missing > free:
             needs = f"{wanted.name} needs {size_in_words(missing)} more"
             raise RunFailed(
                 f"{place} has room for {size_in_words(free)}, and {needs}; make room, or name another folder"
             )
+
+    def shows_a_page(self) -> RunFailed:
+        why = "a licence to agree to, or a file that was moved"
+        return self.failure(f"shows a web page instead of the file ({why}); open it in a browser,")
 
     def failure(self, what: str) -> RunFailed:
         return RunFailed(f"{self.download.url} {what} {by_hand(self.target)}")

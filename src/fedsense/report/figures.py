@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from matplotlib import colormaps, rc_context
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, LogNorm
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 
 from fedsense.evaluation.summary import curve
 from fedsense.federation import SPLITS, Federation
@@ -18,11 +22,16 @@ from fedsense.result import Result
 
 # Okabe and Ito's colours, told apart with any kind of colour vision
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8B6914")
+BLUES = ListedColormap(colormaps["Blues"](np.linspace(0.25, 1, 256)))  # the fewest are still blue; none is white
+SMALL = 8  # points, of names
+WIDEST = 10.5  # inches, of a grid; with names and colour bar it is a page across
+ROUND: list[int] = [first * 10**power for power in range(10) for first in (1, 2, 5)]
 TITLES = {
     "personal": "Personal: own model, own test data",
     "generalisation": "Generalisation: own model, everyone's test data",
     "global": "Global: the server's model",
 }
+Counts = NDArray[np.int64]  # class, client
 
 
 def curves(results: Sequence[Result]) -> Figure:
@@ -55,25 +64,107 @@ def curves(results: Sequence[Result]) -> Figure:
 
 def class_counts(federation: Federation) -> Figure:
     """Clients across, classes down: the darker, the more samples (all splits), with the number where there is room."""
-    counts = np.array([sum(np.array(federation.class_counts(s)[c]) for s in SPLITS) for c in federation.ids]).T
-    classes, clients = counts.shape
-    figure = Figure(figsize=(min(2.5 + 0.34 * clients, 22), 1.6 + 0.3 * classes), layout="constrained")
-    axes = figure.subplots()
-    blues = ListedColormap(colormaps["Blues"](np.linspace(0.2, 1, 256)))  # the fewest are still blue; none is white
-    norm = LogNorm(1, max(int(counts.max()), 10))
-    image = axes.imshow(np.ma.masked_equal(counts, 0), cmap=blues, aspect="auto", norm=norm)
-    axes.set_yticks(range(classes), federation.task.classes, fontsize=8)
-    shown = range(0, clients, max(1, clients // 60))
-    axes.set_xticks(shown, [federation.ids[i] for i in shown], fontsize=7, rotation=90)
-    if clients <= 40:
-        for (row, column), count in np.ndenumerate(counts):
-            if count:
-                colour = "white" if norm(count) > 0.55 else "black"
-                axes.text(column, row, str(count), ha="center", va="center", fontsize=6, color=colour)
-    figure.colorbar(image, ax=axes, label="samples", shrink=0.8, format="%d")
-    synthetic = " (synthetic data)" if federation.synthetic else ""
-    axes.set_title(f"{federation.name}{synthetic}: {clients} clients, {counts.sum():,} samples", fontsize=10)
+    counts = np.sum([[*federation.class_counts(split).values()] for split in SPLITS], axis=0).T
+    clients, classes = [_short(name) for name in federation.ids], [_short(name) for name in federation.task.classes]
+    title = _title(federation, counts)
+    wide, high = _cell(len(clients), len(classes))
+    lying = _inches(clients) < wide  # names stand on end unless there is room for them to lie
+    across = wide * len(clients) + _inches(classes) + 1.4  # with the colour bar
+    down = high * len(classes) + (0.2 if lying else _inches(clients)) + 0.8
+    figure = Figure(figsize=(max(across, _inches([title], 10) + 0.3), down), layout="constrained")
+    figure.suptitle(title, fontsize=10, parse_math=False)
+    axes, scale = figure.subplots(), _Scale.of(counts)
+    image = axes.imshow(
+        np.ma.masked_equal(counts, 0), cmap=BLUES, aspect="auto", norm=scale.norm, interpolation="nearest"
+    )
+    named, listed = range(0, len(clients), _step(wide, 0.24)), range(0, len(classes), _step(high, 0.14))
+    axes.set_xticks(named, [clients[i] for i in named], fontsize=SMALL, rotation=0 if lying else 90, parse_math=False)
+    axes.set_yticks(listed, [classes[i] for i in listed], fontsize=SMALL, parse_math=False)
+    axes.set_xlabel("" if named.step == 1 else f"client (one in {named.step} is named)", fontsize=SMALL)
+    if min(wide, high) > 0.1:
+        _part_cells(axes, *counts.shape)
+    if _inches([str(counts.max())], 7) < wide and high > 0.12:
+        _write_numbers(axes, counts, scale)
+    _draw_scale(figure, image, scale, high * len(classes))
     return figure
+
+
+def _title(federation: Federation, counts: Counts) -> str:
+    clients = counts.shape[1]
+    synthetic = " (synthetic data)" if federation.synthetic else ""
+    return (
+        f"{_short(federation.name, 60)}{synthetic}: {clients:,} client{'s' * (clients != 1)}, {counts.sum():,} samples"
+    )
+
+
+def _short(name: str, most: int = 28) -> str:
+    return name if len(name) <= most else f"{name[: most - 1]}…"
+
+
+def _inches(texts: Sequence[str], points: float = SMALL) -> float:
+    """About how wide the widest of them is, with a little space: a letter of this font is 0.6 of its height."""
+    return max(map(len, texts)) * 0.6 * points / 72 + 0.08
+
+
+def _cell(clients: int, classes: int) -> tuple[float, float]:
+    """Width and height in inches: large where there are few, and small enough for all to be in one picture."""
+    return min(max(6 / clients, 0.36), 0.9, WIDEST / clients), min(max(3 / classes, 0.27), 0.6, WIDEST / classes)
+
+
+def _step(side: float, room: float) -> int:
+    """Every how manyth name has room, in steps that are easily counted."""
+    return next(step for step in ROUND if step * side > room)
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """Which count has which colour, by its logarithm."""
+
+    fewest: int
+    most: int
+
+    @staticmethod
+    def of(counts: Counts) -> _Scale:
+        """From the fewest to the most, and no less than fourfold: 7 and 8 samples should look much the same."""
+        most = max(int(counts.max()), 2)
+        fewest = int(counts[counts > 0].min(initial=most))
+        return _Scale(max(min(fewest, most // 4), 1), most)
+
+    @property
+    def norm(self) -> LogNorm:
+        return LogNorm(self.fewest, self.most)
+
+    def place(self, count: int) -> float:
+        """From 0, the palest, to 1."""
+        return math.log(count / self.fewest) / math.log(self.most / self.fewest)
+
+
+def _part_cells(axes: Axes, rows: int, columns: int) -> None:
+    """White lines, so that equal neighbours can be counted."""
+    axes.set_xticks(np.arange(1, columns) - 0.5, minor=True)
+    axes.set_yticks(np.arange(1, rows) - 0.5, minor=True)
+    axes.grid(which="minor", color="white", linewidth=0.6)
+    axes.tick_params(which="minor", length=0)
+
+
+def _write_numbers(axes: Axes, counts: Counts, scale: _Scale) -> None:
+    for (row, column), count in np.ndenumerate(counts):
+        if count:
+            colour = "white" if scale.place(int(count)) > 0.62 else "black"  # where these blues are as far from either
+            axes.text(column, row, str(count), ha="center", va="center", fontsize=7, color=colour)
+
+
+def _draw_scale(figure: Figure, image: AxesImage, scale: _Scale, height: float) -> None:
+    """The colour bar, with a number at both ends and round ones between as far as there is room."""
+    bar = figure.colorbar(image, ax=image.axes, aspect=height / 0.15, pad=0.02)
+    ticks = [scale.fewest, scale.most]
+    for tick in sorted(ROUND, key=lambda tick: str(tick)[0] != "1"):  # powers of ten first
+        nearest = min(abs(scale.place(tick) - scale.place(other)) for other in ticks)
+        if scale.fewest < tick < scale.most and nearest * height > 0.2:
+            ticks.append(tick)
+    bar.set_ticks(ticks, labels=[f"{tick:,}" for tick in ticks], fontsize=SMALL)
+    bar.ax.minorticks_off()
+    bar.set_label("samples (white: none)" if height > 1.4 else "samples", fontsize=SMALL)
 
 
 def svg(figure: Figure) -> str:
