@@ -153,7 +153,7 @@ DATASET = Covariances(
         address="https://github.com/sylvchev/dataset-ssvep-exoskeleton",
         layout="subjectNN/record-[…]_raw.fif and subjectNN/record-[…]-eve.fif, as the authors' repository has them, or "
         "subjectNN_runN_raw.fif, as MOABB (Kalunga2016) downloads them",
-        sizes="27 sessions, 864 trials of the 32 sessions, 1,024 trials that were seen with their events; MOABB has 30",
+        sizes="27 sessions, 864 trials; 32 and 1,024 with those that failed; MOABB has 3 sessions more",
         client="a subject (12); `electrodes = [4, 8]` leaves each a random subset of its electrodes",
         paper="EEG in the manner of FLIC",
         notes="Features are tangent vectors of one covariance over three narrow bands at the flicker rates (24 × 24); "
