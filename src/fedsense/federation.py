@@ -131,8 +131,8 @@ class Federation:
     def __post_init__(self) -> None:
         if not self.clients:
             raise UserError(f"federation '{self.name}' has no clients")
-        everyone = [client.id for client in (*self.clients, *self.newcomers)]
-        twice = [client_id for client_id, count in Counter(everyone).items() if count > 1]
+        ids = Counter(client.id for client in self.everyone)
+        twice = [client_id for client_id, count in ids.items() if count > 1]
         if twice:
             raise UserError(f"federation '{self.name}': client ids must differ, but these occur twice: {twice}")
 
@@ -173,33 +173,50 @@ class Federation:
             clients=tuple(_client_from_arrays(str(client_id), splits, names) for client_id, splits in clients.items()),
         )
 
+    @property
+    def everyone(self) -> tuple[ClientData, ...]:
+        """Clients and newcomers."""
+        return (*self.clients, *self.newcomers)
+
     def with_clients(self, clients: Iterable[ClientData], **changes: Any) -> Federation:
         return replace(self, clients=tuple(clients), **changes)
+
+    def change(
+        self,
+        edit: Callable[[ClientData], ClientData],
+        over: Callable[[Callable[[ClientData], ClientData], Iterable[ClientData]], Iterable[ClientData]] = map,
+    ) -> Federation:
+        """A copy with ``edit`` applied to every client and newcomer; ``over`` is what goes through them."""
+        made = tuple(over(edit, self.everyone))
+        return replace(self, clients=made[: len(self.clients)], newcomers=made[len(self.clients) :])
+
+    def refuse_different_shapes(self, kind: str) -> None:
+        """Only samples of one shape can be pooled, as ``kind`` does."""
+        shapes = {client.input_shape: client.id for client in self.clients}
+        if len(shapes) > 1:
+            raise UserError(
+                f"{kind} pools all recordings, but clients of '{self.name}' differ in input shape: "
+                + ", ".join(f"'{client_id}' has {list(shape)}" for shape, client_id in shapes.items())
+                + f"; leave {kind} out, or keep the clients of one shape"
+            )
 
     def pooled(self) -> Federation:
         """One client that holds everyone's recordings: the reference no federation has, for ``Centralized``."""
         if "everyone" in self.ids:
             raise UserError("a client is called 'everyone', the name of all clients pooled; give it another id")
-        shapes = {client.input_shape: client.id for client in self.clients}
-        if len(shapes) > 1:
-            raise UserError(
-                f"centralized pools all recordings, but clients of '{self.name}' differ in input shape: "
-                + ", ".join(f"'{client_id}' has {list(shape)}" for shape, client_id in shapes.items())
-                + "; leave centralized out, or keep the clients of one shape"
-            )
+        self.refuse_different_shapes("centralized")
         train, val, test = (Samples.join([client.split(s) for client in self.clients]) for s in SPLITS)
         return self.with_clients([ClientData("everyone", train, val, test)])
 
     def check(self, missing: Missing = "refuse") -> Federation:
         """The federation, sound: labels in range, shapes consistent, no missing values (or dealt with as asked)."""
-        newcomers = tuple(_checked(client, self.task, missing) for client in self.newcomers)
-        return self.with_clients((_checked(client, self.task, missing) for client in self.clients), newcomers=newcomers)
+        return self.change(lambda client: _checked(client, self.task, missing))
 
     @cached_property
     def fingerprint(self) -> str:
         """A digest of every value, so that a resumed run can tell whether its data changed."""
         digest = hashlib.blake2b(digest_size=16)
-        for client in (*self.clients, *self.newcomers):
+        for client in self.everyone:
             digest.update(client.id.encode())
             for name in SPLITS:
                 samples = client.split(name)

@@ -71,12 +71,13 @@ def check(
     from dataclasses import replace
 
     from fedsense.data.check import examine
+    from fedsense.data.files import from_user
     from fedsense.errors import UserError, nearest
     from fedsense.models import MODELS
 
     if model is not None and model not in MODELS:
         raise UserError(f"there is no model '{model}'; {nearest(model, MODELS)}", about=model)
-    out = None if out is None else _expanded(out)
+    out = None if out is None else from_user(out)
     if out is not None and (out.suffix not in PICTURES or not out.parent.is_dir()):
         raise UserError(f"--out {out}: give a file in a folder that is there, ending in {', '.join(PICTURES)}")
     name, options = _target(target, root, set_ or [])
@@ -99,9 +100,10 @@ def new(
     ] = False,
 ) -> None:
     """Write a commented dataset.toml for your own recordings, filled in from what is in the folder."""
+    from fedsense.data.files import from_user
     from fedsense.data.template import write_description, write_example
 
-    folder = _expanded(folder)
+    folder = from_user(folder)
     if example:
         write_example(folder)
     path = write_description(folder)
@@ -120,6 +122,7 @@ def fetch(
     from fedsense.data import find_dataset
     from fedsense.data.fetch import Bar
     from fedsense.data.fetch import fetch as download
+    from fedsense.data.files import from_user
     from fedsense.errors import UserError
 
     card = find_dataset(name).card
@@ -131,7 +134,7 @@ def fetch(
     base = os.environ.get("FEDSENSE_DATA")
     if to is None and not base:
         raise UserError("where to? say --to DIR, or set FEDSENSE_DATA to the folder that holds your datasets")
-    folder = _expanded(to) if to else _expanded(Path(str(base))) / name
+    folder = from_user(to) if to else from_user(str(base)) / name
     print(f"{card.title}: {card.licence}. Source: {card.address}", file=sys.stderr)
     with Bar() as bar:
         paths = download(card.downloads, folder, bar)
@@ -173,6 +176,7 @@ def _target(target: str, root: str | None, overrides: list[str]) -> tuple[str, d
     """The dataset and its options; a folder that holds a description is ``folder`` with that root."""
     from fedsense.data import DATASETS
     from fedsense.data.description import DESCRIPTION
+    from fedsense.data.files import from_user
     from fedsense.errors import UserError
     from fedsense.recipe import override
 
@@ -181,7 +185,7 @@ def _target(target: str, root: str | None, overrides: list[str]) -> tuple[str, d
         override(options, text)
     if target in DATASETS:
         return target, {**({"root": root} if root else {}), **options}
-    folder = _expanded(Path(target))
+    folder = from_user(target)
     if not folder.exists():
         raise UserError(_nothing_there(target), about=target)
     if folder.is_dir() and not any(folder.rglob(DESCRIPTION)):
@@ -203,13 +207,6 @@ def _nothing_there(target: str) -> str:
     near = get_close_matches(target.replace("_", "-"), DATASETS, n=1, cutoff=0.7)
     hint = f"did you mean '{near[0]}'?" if near else "`fedsense list datasets` shows the datasets"
     return f"there is neither a dataset nor a folder '{target}'; {hint}"
-
-
-def _expanded(path: Path) -> Path:
-    try:
-        return path.expanduser()
-    except RuntimeError:  # ~somebody, who is not known here
-        return path
 
 
 def _refusals(federation: Federation, model: str | None) -> dict[str, str]:

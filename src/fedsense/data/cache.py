@@ -32,7 +32,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from fedsense.data.cores import on_all_cores
-from fedsense.data.files import Files, damage_is_told
+from fedsense.data.files import Files, damage_is_told, from_user
 from fedsense.errors import UserError
 
 Array = NDArray[Any]
@@ -58,7 +58,7 @@ def folder() -> Path:
     """Where entries are kept."""
     named = os.environ.get("FEDSENSE_CACHE")
     if named:
-        return Path(named).expanduser()
+        return from_user(named)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedsense"
 
 

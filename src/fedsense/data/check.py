@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsense.data import find_dataset
-from fedsense.data.cache import content_key
 from fedsense.data.dataset import Dataset, Signals
 from fedsense.data.description import DESCRIPTION
 from fedsense.data.files import ARCHIVES
@@ -127,7 +126,7 @@ def look_at(federation: Federation, recordings: Sequence[Recording] = ()) -> Rep
     by_client: dict[str, list[Recording]] = {}
     for recording in recordings:
         by_client.setdefault(recording.client, []).append(recording)
-    digests = {client.id: _digests(client) for client in (*federation.clients, *federation.newcomers)}
+    digests = {client.id: _digests(client) for client in federation.everyone}
     reports = tuple(
         _client(client, names, by_client.get(client.id, []), digests[client.id], newcomer)
         for group, newcomer in ((federation.clients, False), (federation.newcomers, True))
@@ -138,7 +137,7 @@ def look_at(federation: Federation, recordings: Sequence[Recording] = ()) -> Rep
 
 def _remarks(federation: Federation, recordings: Sequence[Recording], options: Mapping[str, Any]) -> tuple[str, ...]:
     """Clients no window could be cut from, and files of a folder of one's own that nobody reads."""
-    here = {client.id for client in (*federation.clients, *federation.newcomers)}
+    here = {client.id for client in federation.everyone}
     absent: dict[str, list[Recording]] = {}
     if options.get("clients") is None and options.get("partition") is None:
         for recording in recordings:
@@ -179,10 +178,11 @@ def _recordings(dataset: Dataset, options: dict[str, Any]) -> Sequence[Recording
     if not isinstance(dataset, Signals):
         return ()
     files = dataset.files(options)
-    records, _ = dataset.reading(files, content_key(files), options)
+    content = dataset.content(files)
+    records, _ = dataset.reading(files, content, options)
     if any("signal" not in record for record in records):
         return ()
-    return dataset.recordings(files, content_key(files), options)
+    return dataset.recordings(files, content, options)
 
 
 def _client(

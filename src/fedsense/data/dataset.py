@@ -105,7 +105,7 @@ class Generated(Dataset):
 
     def parse(self, given: Mapping[str, Any]) -> dict[str, Any]:
         options = checked(f"dataset '{self.name}'", given, {**options_of(self.make), **self.common})
-        parse_skews(_listed(options.get("skew")))
+        parse_skews(options.get("skew") or ())
         return options
 
     def build(self, options: Mapping[str, Any], missing: Missing) -> Federation:
@@ -114,7 +114,7 @@ class Generated(Dataset):
         federation = self.make(**own)
         if options.get("held_out") is not None:
             federation = hold_out(federation, options["held_out"], seed)
-        return apply_skews(federation, parse_skews(_listed(options.get("skew"))), seed).check(missing)
+        return apply_skews(federation, parse_skews(options.get("skew") or ()), seed).check(missing)
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ class Read(Dataset):
         if not kept:
             raise UserError(f"dataset '{self.name}': {files.root} gives no sample to train on with these options")
         federation = Federation(
-            self.name, self._task(names, options), tuple(kept), description=_left_out(clients, kept)
+            self.name, self._task(files, names, options), tuple(kept), description=_left_out(clients, kept)
         )
         if dealt is not None:
             federation = redeal(federation, dealt, options["clients"] or len(federation), seed)
@@ -240,7 +240,7 @@ class Read(Dataset):
         """What is fitted on training parts comes last, when it is settled what they are."""
         return normalised(federation, options["normalise"])
 
-    def _task(self, names: tuple[str, ...], options: Mapping[str, Any]) -> Task:
+    def _task(self, files: Files, names: tuple[str, ...], options: Mapping[str, Any]) -> Task:
         chosen = options["classes"] or names
         values = tuple(self.values[names.index(name)] for name in chosen) if self.values else ()
         if self.kind == "counting" and not values:
@@ -289,13 +289,13 @@ class Read(Dataset):
         asked: list[Any] = []
         if options["classes_per_client"] is not None:
             asked.append({"kind": "keep-classes", "count": options["classes_per_client"]})
-        asked += _listed(options["skew"])
+        given = options["skew"] or []
+        asked += given if isinstance(given, list) else [given]
         return parse_skews(asked)  # together, so that each draws numbers of its own
 
     def _description(self, federation: Federation, options: Mapping[str, Any]) -> str:
         """How much there is after all, and what was done to it."""
-        everyone = (*federation.clients, *federation.newcomers)
-        samples = sum(len(client.split(name)) for client in everyone for name in SPLITS)
+        samples = sum(len(client.split(name)) for client in federation.everyone for name in SPLITS)
         held = f" and {len(federation.newcomers)} held out" if federation.newcomers else ""
         skews = ", ".join(skew.kind for skew in self._skews(options))
         said = [
@@ -311,10 +311,6 @@ def _settled(names: tuple[str, ...] | Callable[..., tuple[str, ...]], options: M
     if not callable(names):
         return names
     return names(**{name: options[name] for name in inspect.signature(names).parameters})
-
-
-def _listed(skew: Any) -> list[Any]:
-    return [] if not skew else list(skew) if isinstance(skew, list | tuple) else [skew]
 
 
 def _left_out(clients: Sequence[ClientData], kept: Sequence[ClientData]) -> str:

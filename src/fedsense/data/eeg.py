@@ -56,8 +56,7 @@ class Covariances(Read):
             chosen = _with_electrodes(client, options["electrodes"], options["seed"])
             return as_vectors(chosen, options["features"])
 
-        clients, newcomers = (tuple(map(features, g)) for g in (federation.clients, federation.newcomers))
-        return super().finished(replace(federation, clients=clients, newcomers=newcomers), options)
+        return super().finished(federation.change(features), options)
 
 
 def versions() -> list[str]:

@@ -16,11 +16,9 @@ import hashlib
 import lzma
 import os
 import re
-import struct
 import sys
 import time
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import BufferedIOBase
@@ -29,6 +27,7 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, TextIO
 from urllib.parse import urlsplit
 
+from fedsense.data import files
 from fedsense.data.card import Download
 from fedsense.data.transfer import FULL, Patience, Progress, Transfer, beside, by_hand, size_in_words
 from fedsense.errors import RunFailed, UserError
@@ -46,7 +45,7 @@ UNPACKED: dict[str, Callable[[Path], BufferedIOBase]] = {
     **dict.fromkeys((".bz2", ".tbz2"), bz2.BZ2File),
 }
 # what reading a damaged archive raises; OSError is gzip's and bz2's, and that of a zip whose directory points nowhere
-DAMAGED = (zipfile.BadZipFile, lzma.LZMAError, zlib.error, OSError, ValueError, struct.error, NotImplementedError)
+DAMAGED = (*files.DAMAGED, OSError, ValueError, NotImplementedError)
 
 
 def fetch(

@@ -225,7 +225,7 @@ def ends_as(name: str, pattern: str) -> bool:
 def find_root(name: str, root: str | Path | None, description: str = "") -> Path:
     """Where a dataset lies: ``root``, else ``FEDSENSE_DATA/<name>`` (a folder, or an archive of that name)."""
     if root is not None:
-        path = _from_user(str(root))
+        path = from_user(root)
         if not os.access(path, os.F_OK):
             names = [p.name for p in path.parent.glob("*")]
             hint = f"; {nearest(path.name, names)}" if names and len(names) < 50 else ""
@@ -233,7 +233,7 @@ def find_root(name: str, root: str | Path | None, description: str = "") -> Path
         return path
     base = os.environ.get("FEDSENSE_DATA")
     if base:
-        folder = _from_user(base)
+        folder = from_user(base)
         for path in (folder / name, *(folder / f"{name}{ending}" for ending in (*ARCHIVES, ".npz"))):
             if os.access(path, os.F_OK):
                 return path
@@ -248,7 +248,8 @@ def find_root(name: str, root: str | Path | None, description: str = "") -> Path
     )
 
 
-def _from_user(path: str) -> Path:
+def from_user(path: str | Path) -> Path:
+    """The path a person wrote, with ~ as their folder."""
     try:
         return Path(path).expanduser()
     except RuntimeError:  # ~somebody, who is not known here

@@ -31,7 +31,7 @@ from fedsense.federation import Federation, Task
 
 def read(files: Files) -> Found:
     """Every recording of every client."""
-    description = read_description(files.one(DESCRIPTION))
+    description = _described(files)
     found = _clients(files, description)
     if not found:
         raise UserError(f"{files.root} holds no recordings beside {DESCRIPTION}; expected {', '.join(ENDINGS)} files")
@@ -48,6 +48,14 @@ def read(files: Files) -> Found:
     raw = side_by_side(lambda job: _recording(job[1], job[0], description.layout(job[0]), intervals), jobs)
     classes = tuple(description.classes or sorted({str(name) for r in raw for name in _names(r)}, key=_natural))
     return Found([_numbered(recording, classes, job[1]) for recording, job in zip(raw, jobs, strict=True)], classes)
+
+
+def _described(files: Files) -> Description:
+    """What the dataset.toml says, read once."""
+    if DESCRIPTION not in files.readings:
+        files.readings[DESCRIPTION] = read_description(files.one(DESCRIPTION))
+    description: Description = files.readings[DESCRIPTION]
+    return description
 
 
 def _clients(files: Files, description: Description) -> dict[str, list[File]]:
@@ -125,15 +133,11 @@ def _recording(file: File, client: str, layout: Layout, intervals: Intervals | N
 
 def _times(file: File, layout: Layout, values: Array) -> Array:
     """Seconds, in order."""
-    if layout.time_unit == "iso":
-        times = moments(values)
-        wrong = "is no date and time"
-    else:
-        times = values * SECONDS[layout.time_unit]
-        wrong = "the cell is empty"
+    in_words = layout.time_unit == "iso"
+    times = moments(values) if in_words else values * SECONDS[layout.time_unit]
     if (missing := np.flatnonzero(~np.isfinite(times))).size:
-        found = f"'{values[missing[0]]}' {wrong}" if layout.time_unit == "iso" else wrong
-        raise file.wrong(f"{place_of(file, missing[0])}, column '{layout.time}': {found}")
+        fault = f"'{values[missing[0]]}' is no date and time" if in_words else "the cell is empty"
+        raise file.wrong(f"{place_of(file, missing[0])}, column '{layout.time}': {fault}")
     if (backwards := np.flatnonzero(np.diff(times) < 0)).size:
         raise file.wrong(
             f"{place_of(file, backwards[0] + 1)}, column '{layout.time}': time runs backwards; sort the rows"
@@ -196,7 +200,7 @@ class Own(Signals):
         return options | {name: given.get(name) for name in ("window", "overlap")}
 
     def gather(self, files: Files, content: str, options: Mapping[str, Any]) -> list[Collected]:
-        description = read_description(files.one(DESCRIPTION))
+        description = _described(files)
         said = {name: getattr(description, name) for name in ("rate", "window", "overlap")}
         merged = {**options, **{name: value for name, value in said.items() if options[name] is None}}
         records, _ = self.reading(files, content, merged)
@@ -209,19 +213,17 @@ class Own(Signals):
         return super().gather(files, content, merged)
 
     def _made(self, files: Files, content: str, options: Mapping[str, Any]) -> Federation:
-        made, name = super()._made(files, content, options), read_description(files.one(DESCRIPTION)).name
+        made, name = super()._made(files, content, options), _described(files).name
         return replace(made, name=name, description=made.description.replace(self.card.title, name, 1))
 
-    def _task(self, names: tuple[str, ...], options: Mapping[str, Any]) -> Task:
-        description = read_description(self.files(options).one(DESCRIPTION))
-        if description.kind == "counting":
-            for name in names:
-                if not name.replace(".", "", 1).isdigit():
-                    raise UserError(f"{DESCRIPTION}: a counting task needs classes that are numbers, not '{name}'")
-        return replace(self, kind=description.kind)._plain_task(names, options)
-
-    def _plain_task(self, names: tuple[str, ...], options: Mapping[str, Any]) -> Task:
-        return super()._task(names, options)
+    def _task(self, files: Files, names: tuple[str, ...], options: Mapping[str, Any]) -> Task:
+        task, kind = super()._task(files, names, options), _described(files).kind
+        if kind != "counting":
+            return task
+        for name in names:
+            if not name.replace(".", "", 1).isdigit():
+                raise UserError(f"{DESCRIPTION}: a counting task needs classes that are numbers, not '{name}'")
+        return replace(task, kind=kind, values=tuple(map(float, task.classes)))
 
 
 def _one_each(parts: Sequence[Collected]) -> list[Collected]:

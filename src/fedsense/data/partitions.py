@@ -399,13 +399,7 @@ def redeal(federation: Federation, partition: Partition, clients: int, seed: int
 
 def _common(federation: Federation, kind: str) -> str | None:
     """The architecture all clients have, if they can be pooled."""
-    shapes = {client.input_shape: client.id for client in federation.clients}
-    if len(shapes) > 1:
-        raise UserError(
-            f"{kind} pools all recordings, but clients of '{federation.name}' differ in input shape: "
-            + ", ".join(f"'{client_id}' has {list(shape)}" for shape, client_id in shapes.items())
-            + f"; leave {kind} out, or keep the clients of one shape"
-        )
+    federation.refuse_different_shapes(kind)
     models = {client.model: client.id for client in federation.clients}
     if len(models) > 1:
         raise UserError(

@@ -36,7 +36,7 @@ class Skew:
 
     def apply(self, federation: Federation, seed: int) -> Federation:
         """The federation, skewed: each client by :meth:`change`, with a stream of its own."""
-        return _everyone(federation, lambda client: self.change(client, self.rng(seed, client)))
+        return federation.change(lambda client: self.change(client, self.rng(seed, client)))
 
     def change(self, client: ClientData, rng: np.random.Generator) -> ClientData:
         raise NotImplementedError
@@ -163,8 +163,7 @@ class Quantity(Skew):
             self._refuse(f"sigma is {self.sigma:g}; give 0 (none) or more", "sigma")
 
     def apply(self, federation: Federation, seed: int) -> Federation:
-        everyone = (*federation.clients, *federation.newcomers)
-        rngs = {client.id: self.rng(seed, client) for client in everyone}
+        rngs = {client.id: self.rng(seed, client) for client in federation.everyone}
         draws = {client_id: float(rng.standard_normal()) for client_id, rng in rngs.items()}
         largest = max(draws.values())
 
@@ -172,7 +171,7 @@ class Quantity(Skew):
             keep = math.exp(self.sigma * (draws[client.id] - largest))
             return _select(client, self.splits, lambda y: _share(y, keep, rngs[client.id]))
 
-        return _everyone(federation, change)
+        return federation.change(change)
 
 
 @dataclass(frozen=True)
@@ -296,10 +295,6 @@ def _check_count(skew: Skew, count: Count, least: int) -> None:
         raise UserError(f"{wrong}give a number, or [low, high]", "count")
     if _bounds(count)[0] < least:
         raise UserError(f"{wrong}give at least {least}", "count")
-
-
-def _everyone(federation: Federation, change: Callable[[ClientData], ClientData]) -> Federation:
-    return federation.with_clients(map(change, federation.clients), newcomers=tuple(map(change, federation.newcomers)))
 
 
 def _select(client: ClientData, splits: Splits, chosen: Callable[[Array], Array]) -> ClientData:

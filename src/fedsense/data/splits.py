@@ -170,7 +170,7 @@ def with_samples(federation: Federation, pool: Array) -> Federation:
     def change(client: ClientData) -> ClientData:
         return client.change(lambda _, samples: replace(samples, x=torch.from_numpy(pool[samples.x.numpy()])))
 
-    return federation.with_clients(map(change, federation.clients), newcomers=tuple(map(change, federation.newcomers)))
+    return federation.change(change)
 
 
 def in_floats(client: ClientData) -> ClientData:
@@ -180,10 +180,7 @@ def in_floats(client: ClientData) -> ClientData:
 
 def at_most(federation: Federation, samples: int, seed: int) -> Federation:
     """Every client with at most so many training samples: one of each class, then another, and so on."""
-    clients, newcomers = (
-        tuple(_at_most(c, samples, seed) for c in group) for group in (federation.clients, federation.newcomers)
-    )
-    return replace(federation, clients=clients, newcomers=newcomers)
+    return federation.change(lambda client: _at_most(client, samples, seed))
 
 
 def _at_most(client: ClientData, samples: int, seed: int) -> ClientData:
@@ -204,16 +201,9 @@ def normalised(federation: Federation, how: Normalise) -> Federation:
     """
     if how == "none":
         return federation
-    federation = federation.with_clients(
-        map(in_floats, federation.clients), newcomers=tuple(map(in_floats, federation.newcomers))
-    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a channel that is missing altogether
-        clients, newcomers = (
-            tuple(on_all_cores(lambda client: _normalised(client, how), group))
-            for group in (federation.clients, federation.newcomers)
-        )
-    return replace(federation, clients=clients, newcomers=newcomers)
+        return federation.change(lambda client: _normalised(in_floats(client), how), on_all_cores)
 
 
 def _normalised(client: ClientData, how: Normalise) -> ClientData:

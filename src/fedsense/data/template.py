@@ -93,9 +93,7 @@ def write_description(folder: Path) -> Path:
 def _lines(layout: Mapping[str, Any]) -> str:
     lines = []
     for key, value in layout.items():
-        remark = REMARKS.get(key, "") if value or key == "label" else ""
-        if key == "label" and value:
-            remark = ""
+        remark = REMARKS.get(key) if bool(value) != (key == "label") else None  # of a label, where none was found
         lines.append(f"{key} = {_value(value)}" + (f"   # {remark}" if remark else ""))
     return "\n".join(lines)
 
