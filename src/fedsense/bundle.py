@@ -26,6 +26,16 @@ def part(params: Mapping[str, Tensor], *names: str) -> Params:
     return {name: tensor for name, tensor in params.items() if name.startswith(prefixes)}
 
 
+def nested(name: str, bundle: Mapping[str, Params]) -> Bundle:
+    """The groups of a Bundle under a name of their own, ``name.group``, to be kept in another Bundle."""
+    return {f"{name}.{group}": params for group, params in bundle.items()}
+
+
+def within(bundle: Mapping[str, Params], name: str) -> Bundle:
+    """The inverse of :func:`nested`."""
+    return {group.removeprefix(f"{name}."): v for group, v in bundle.items() if group.startswith(f"{name}.")}
+
+
 def flatten(bundle: Mapping[str, Mapping[str, Tensor]]) -> Params:
     """One level of names, ``group/name``, as a file or a message holds them."""
     for group in bundle:

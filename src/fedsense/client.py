@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from fedsense.bundle import Params
 from fedsense.federation import ClientData, Samples, Task
@@ -32,8 +34,9 @@ class Client:
         """n_i, the number of training samples."""
         return len(self.data.train)
 
-    def batch(self, step: Step, parts: tuple[str, ...]) -> Batch:
-        """The minibatch of one step of a schedule."""
+    def batch(self, step: Step, parts: tuple[str, ...], beside: Mapping[str, Tensor] | None = None) -> Batch:
+        """The minibatch of one step of a schedule, with its rows of ``beside`` (one row a training sample)."""
         index = torch.from_numpy(step.samples).to(self.device)
         x, y = self.train.x.index_select(0, index), self.train.y.index_select(0, index)
-        return Batch(x, y, torch.ones(len(y), device=self.device), torch.tensor(step.noise), parts)
+        rows = {name: t.index_select(0, index) for name, t in (beside or {}).items()}
+        return Batch(x, y, torch.ones(len(y), device=self.device), torch.tensor(step.noise), parts, rows)

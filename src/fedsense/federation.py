@@ -96,6 +96,10 @@ class Member:
     samples: int
     architecture: str
     shapes: Mapping[str, tuple[int, ...]]  # name -> shape of every tensor of its model
+    buffers: frozenset[str] = frozenset()  # those of them that hold running state and do not train
+    features: int = 0  # width of its feature space
+    flops: int = 0  # floating-point operations of one sample's forward pass
+    speed: float = 1.0  # of its device, relative to the others: the trait "speed", if it is known
 
 
 @dataclass(frozen=True)

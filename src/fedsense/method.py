@@ -4,6 +4,7 @@
 |---|---|---|
 | ``requires(task)`` | server | nothing, or a UserError saying why the federation does not suit the method |
 | ``init_server(task, params)`` | server | the server's Bundle; ``params`` are the starting values all clients share |
+| ``choose(server, clients, count, rng)`` | server | who takes part in a round, where not everyone does |
 | ``broadcast(server, client_id)`` | server | what goes down to this client |
 | ``init_client(client, params, down, work)`` | client | its first state, from the first broadcast |
 | ``local_update(client, state, down, work)`` | client | a Reply |
@@ -11,16 +12,18 @@
 | ``personalise(client, state, down, work)`` | client | the parameters of its personal model |
 | ``predict(client, personal, x)`` | client | logits |
 | ``global_model(server)`` | server | the parameters of one model for all, or None |
+| ``observe(server)`` | server | what a run shall record of the server's Bundle beside scores and costs |
 
 A method neither knows where it runs nor keeps anything in itself: what it must remember is in the Bundles.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
+import numpy as np
 from torch import Tensor
 
 from fedsense.bundle import Bundle, Params
@@ -78,20 +81,35 @@ class Method:
     pools: ClassVar[bool] = False  # trains on everyone's recordings in one place: a reference, not a federation
 
     def __post_init__(self) -> None:
-        for name in ("batch", "epochs"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{self.name}: {name} is {getattr(self, name)}; it must be at least 1", about=name)
-        for name in ("lr", "momentum", "weight_decay"):
-            if getattr(self, name) < 0:
-                raise UserError(f"{self.name}: {name} is {getattr(self, name)}; it cannot be negative", about=name)
-        if self.clip is not None and self.clip <= 0:
-            raise UserError(f"{self.name}: clip is {self.clip}; it must be positive, or left out", about="clip")
+        self.refuse_below(1, "batch", "epochs")
+        self.refuse_below(0, "lr", "momentum", "weight_decay")
+        self.refuse_unless_positive("clip")
+
+    def refuse_below(self, least: int, *names: str) -> None:
+        """For ``__post_init__``: the named hyper-parameters, unless None, must be at least so large."""
+        for name in names:
+            value = getattr(self, name)
+            if value is not None and not value >= least:
+                wanted = f"must be at least {least}" if least else "cannot be negative"
+                raise UserError(f"{self.name}: {name} is {value}; it {wanted}", about=name)
+
+    def refuse_unless_positive(self, *names: str) -> None:
+        """For ``__post_init__``: the named hyper-parameters, unless None, must be above 0."""
+        for name in names:
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                left_out = ", or left out" if type(self).__dataclass_fields__[name].default is None else ""
+                raise UserError(f"{self.name}: {name} is {value}; it must be positive{left_out}", about=name)
 
     def requires(self, task: Task) -> None:
         """Raise a UserError, naming clients and remedy, if the method cannot serve this federation."""
 
     def init_server(self, task: Task, params: Params) -> Bundle:
         return {}
+
+    def choose(self, server: Bundle, clients: Sequence[str], count: int, rng: np.random.Generator) -> list[str]:
+        """``count`` of the clients, drawn without replacement."""
+        return [clients[i] for i in sorted(rng.choice(len(clients), count, replace=False))]
 
     def broadcast(self, server: Bundle, client_id: str) -> Bundle:
         return server
@@ -118,6 +136,10 @@ class Method:
 
     def global_model(self, server: Bundle) -> Params | None:
         return server.get("model")
+
+    def observe(self, server: Bundle) -> dict[str, Any]:
+        """Plain lists and numbers, written to the run's observations.jsonl after every scored round."""
+        return {}
 
     def optim(self, lr: float | None = None) -> Transform:
         """The optimiser the hyper-parameters describe."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedsense.bundle import Bundle, Params
+from fedsense.bundle import Bundle, Params, nested, within
 
 
 def _nothing(params: Params) -> Bundle:
@@ -32,14 +32,13 @@ def chain(*transforms: Transform) -> Transform:
     """One after another, each on what the one before gave."""
 
     def init(params: Params) -> Bundle:
-        return {f"{i}.{slot}": values for i, t in enumerate(transforms) for slot, values in t.init(params).items()}
+        return {slot: v for i, t in enumerate(transforms) for slot, v in nested(str(i), t.init(params)).items()}
 
     def update(step: Params, memory: Bundle, params: Params) -> tuple[Params, Bundle]:
         after: Bundle = {}
         for i, transform in enumerate(transforms):
-            own = {slot.split(".", 1)[1]: v for slot, v in memory.items() if slot.startswith(f"{i}.")}
-            step, own = transform.update(step, own, params)
-            after |= {f"{i}.{slot}": values for slot, values in own.items()}
+            step, own = transform.update(step, within(memory, str(i)), params)
+            after |= nested(str(i), own)
         return step, after
 
     return Transform(update, init)

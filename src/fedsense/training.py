@@ -35,10 +35,13 @@ def fit(
     *,
     only: str | tuple[str, ...] = PARTS,
     memory: Bundle | None = None,
+    beside: Mapping[str, Tensor] | None = None,
 ) -> Fitted:
     """Minimise ``loss(params, batch)`` over the client's training data; ``params`` themselves are left as they are.
 
     ``only`` names the parts that train. The others run as in inference: no dropout, running statistics untouched.
+    ``memory`` is the optimiser's of an earlier call, to go on with. ``beside`` holds tensors with one row a training
+    sample (what a frozen model makes of it, say); a batch carries its rows of them as ``batch.beside``.
     """
     parts = (only,) if isinstance(only, str) else tuple(only)
     own = {name: t.detach().clone() for name, t in params.items()}
@@ -51,7 +54,7 @@ def fit(
         memory = {slot: {name: t.clone() for name, t in values.items()} for slot, values in memory.items()}
     total, steps = torch.zeros((), device=client.device), 0
     for step in schedule.steps(client.samples) if leaves else ():
-        value = loss(own, client.batch(step, parts))
+        value = loss(own, client.batch(step, parts, beside))
         grads = torch.autograd.grad(value, list(leaves.values()), allow_unused=True, materialize_grads=True)
         with torch.no_grad():
             change, memory = optimiser.update(dict(zip(leaves, grads, strict=True)), memory, leaves)

@@ -2,6 +2,7 @@
 
 scores.jsonl   one line an evaluated round: view → split → metric → client → value; same recipe, same bits
 ledger.jsonl   one line a round: for every client that took part, bytes down and up by group, seconds, memory, loss
+observations.jsonl  one line an evaluated round, where the method has something to show (FedAPA: who learns from whom)
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 from fedsense.engine.folder import digest_of
 
 Prefix = dict[str, Any]  # "bytes" and "digest" of the beginning of a file
-FILES = ("scores", "ledger")
+FILES = ("scores", "ledger", "observations")
 
 
 class Record:
@@ -28,13 +29,14 @@ class Record:
         """With a folder, lines beyond ``prefixes`` (of an interrupted round) are cut off; the rest is read."""
         self.scores: list[dict[str, Any]] = []
         self.ledger: list[dict[str, Any]] = []
+        self.observations: list[dict[str, Any]] = []
         self._paths = {name: folder / f"{name}.jsonl" for name in FILES} if folder and write else {}
         self._hashes = {name: digest_of() for name in FILES}
         if folder is None:
             return
         for name in FILES:
             path = folder / f"{name}.jsonl"
-            length = prefixes[name]["bytes"] if prefixes else 0
+            length = prefixes[name]["bytes"] if prefixes and name in prefixes else 0
             data = path.read_bytes()[:length] if path.exists() else b""
             getattr(self, name).extend(whole_lines(data))
             self._hashes[name].update(data)

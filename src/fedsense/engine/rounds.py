@@ -165,10 +165,9 @@ class Engine:
                 self.executor.close()
 
     def participants(self, round: int) -> list[str]:
-        """⌈share·N⌉ clients drawn without replacement, from (seed, round) alone."""
+        """⌈share·N⌉ clients, as the method chooses: by default drawn from (seed, round) alone."""
         count = math.ceil(self.settings.participation * len(self.trainees) - 1e-9)
-        chosen = stream(self.settings.seed, round, "participants").choice(len(self.trainees), count, replace=False)
-        return [self.trainees[i] for i in sorted(chosen)]
+        return self.method.choose(self.server, self.trainees, count, stream(self.settings.seed, round, "participants"))
 
     def _one_round(self, round: int) -> None:
         chosen = self.participants(round)
@@ -189,6 +188,8 @@ class Engine:
         self.record.add("ledger", self._ledger_line(round, calls, answers))
         if scoring:
             self.record.add("scores", {"round": round, "scores": self._score(round)})
+            if seen := self.method.observe(self.server):
+                self.record.add("observations", {"round": round, **seen})
         self.round, self._between_rounds = round, True
         self._save(always=round == self.settings.rounds)
 

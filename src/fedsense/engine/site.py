@@ -18,7 +18,7 @@ import torch
 
 from fedsense.bundle import Bundle, Params, to_device
 from fedsense.client import Client
-from fedsense.errors import FedsenseError, RunFailed
+from fedsense.errors import FedsenseError, RunFailed, UserError
 from fedsense.evaluation.metrics import measure
 from fedsense.federation import ClientData, Federation, Member, Samples, Task
 from fedsense.method import MODEL_GROUPS, Method
@@ -207,7 +207,16 @@ class Site:
         members, widest = {}, 0
         for data in self.federation:
             model = self._model(data)[0]
-            members[data.id] = Member(data.id, len(data.train), self._architecture[data.id], model.shapes)
+            members[data.id] = Member(
+                data.id,
+                len(data.train),
+                self._architecture[data.id],
+                model.shapes,
+                model.buffers,
+                model.features,
+                model.flops(data.input_shape),
+                _speed(data),
+            )
             widest = max(widest, model.features)
         return replace(task, features=widest, members=members)
 
@@ -220,6 +229,13 @@ class Site:
                         f"{self.method.name} diverged: in round {call.round}, client '{call.clients[0]}' trained "
                         f"'{what}' to a value that is not finite; lower lr (now {self.method.lr:g}) or set clip"
                     )
+
+
+def _speed(data: ClientData) -> float:
+    speed = data.traits.get("speed", 1.0)
+    if isinstance(speed, bool) or not isinstance(speed, int | float) or not 0 < speed < float("inf"):
+        raise UserError(f"client '{data.id}': its trait speed is {speed!r}; give a positive number, 1 being usual")
+    return float(speed)
 
 
 def peak_memory() -> int:

@@ -5,13 +5,34 @@ from __future__ import annotations
 from fedsense.errors import UserError, nearest
 from fedsense.method import Method
 from fedsense.methods.centralized import Centralized
+from fedsense.methods.fedapa import FedAPA
 from fedsense.methods.fedavg import FedAvg
+from fedsense.methods.fedavgm import FedAvgM
+from fedsense.methods.fedcoad import FedCoad
 from fedsense.methods.fedprox import FedProx
 from fedsense.methods.local import Local
+from fedsense.methods.moon import Moon
+from fedsense.methods.protohar import ProtoHAR
+from fedsense.methods.scaffold import Scaffold
 
-METHODS: dict[str, type[Method]] = {m.name: m for m in (Local, Centralized, FedAvg, FedProx)}
+METHODS: dict[str, type[Method]] = {
+    m.name: m for m in (Local, Centralized, FedAvg, FedAvgM, FedProx, Scaffold, Moon, FedCoad, ProtoHAR, FedAPA)
+}
 
-__all__ = ["METHODS", "Centralized", "FedAvg", "FedProx", "Local", "find_method"]
+__all__ = [
+    "METHODS",
+    "Centralized",
+    "FedAPA",
+    "FedAvg",
+    "FedAvgM",
+    "FedCoad",
+    "FedProx",
+    "Local",
+    "Moon",
+    "ProtoHAR",
+    "Scaffold",
+    "find_method",
+]
 
 
 def find_method(name: str) -> type[Method]:

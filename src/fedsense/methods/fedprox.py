@@ -16,7 +16,6 @@ from torch import Tensor
 
 from fedsense.bundle import Bundle, Params
 from fedsense.client import Client
-from fedsense.errors import UserError
 from fedsense.federation import Task
 from fedsense.method import Method, Reply, share_one_model
 from fedsense.models.network import Batch
@@ -36,8 +35,7 @@ class FedProx(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.mu < 0:
-            raise UserError(f"fedprox: mu is {self.mu}; it cannot be negative", about="mu")
+        self.refuse_below(0, "mu")
 
     def requires(self, task: Task) -> None:
         share_one_model(self, task)

@@ -6,12 +6,14 @@ that prototypes and alignment speak of, the head classifies. Names of parameters
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.utils.flop_counter import FlopCounterMode
 
 from fedsense.bundle import Params
 from fedsense.errors import UserError
@@ -37,6 +39,7 @@ class Batch(NamedTuple):
     mask: Tensor
     noise: Tensor  # seed of dropout in this step
     parts: tuple[str, ...] = PARTS  # parts that train; the others run as in inference
+    beside: Mapping[str, Tensor] = MappingProxyType({})  # rows of what :func:`fedsense.training.fit` was given beside x
 
 
 class Network(nn.Module):
@@ -74,10 +77,21 @@ class Model:
         self.shapes = {name: tuple(t.shape) for name, t in network.state_dict().items()}
         self._dropouts = [m for m in network.modules() if isinstance(m, Dropout)]
         self._mode: tuple[tuple[str, ...], bool] | None = None
+        self._flops: int | None = None
 
     @property
     def parameter_count(self) -> int:
         return sum(p.numel() for p in self.network.parameters())
+
+    def flops(self, input_shape: Sequence[int]) -> int:
+        """Floating-point operations of one sample's forward pass (matrix products and convolutions), not run."""
+        if self._flops is None:
+            own = {name: torch.empty(shape, device="meta") for name, shape in self.shapes.items()}
+            self._set_mode(())
+            with torch.no_grad(), FlopCounterMode(display=False) as counter:
+                functional_call(self.network, own, (torch.empty(1, *input_shape, device="meta"),))
+            self._flops = int(counter.get_total_flops())
+        return self._flops
 
     def init(self, seed: int) -> Params:
         """Starting values: each part from a stream of its own, so an encoder starts alike whatever the adapter is."""

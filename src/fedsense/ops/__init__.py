@@ -1,6 +1,41 @@
-"""What methods share: losses, averaging."""
+"""What methods share: losses, averaging, prototypes, contrast between models, control variates."""
 
-from fedsense.ops.averaging import average, size
+from fedsense.ops.averaging import average, size, zeros_of_trained
+from fedsense.ops.contrast import classify_and_contrast, model_contrast, views_of
 from fedsense.ops.losses import classify, cross_entropy, proximal
+from fedsense.ops.prototypes import (
+    Distance,
+    class_prototypes,
+    keep_known,
+    likeness,
+    merge_prototypes,
+    no_prototypes,
+    prototype_contrast,
+    prototype_gap,
+)
+from fedsense.ops.variates import add_changes, corrected, new_variates, trainers, variate_change
 
-__all__ = ["average", "classify", "cross_entropy", "proximal", "size"]
+__all__ = [
+    "Distance",
+    "add_changes",
+    "average",
+    "class_prototypes",
+    "classify",
+    "classify_and_contrast",
+    "corrected",
+    "cross_entropy",
+    "keep_known",
+    "likeness",
+    "merge_prototypes",
+    "model_contrast",
+    "new_variates",
+    "no_prototypes",
+    "prototype_contrast",
+    "prototype_gap",
+    "proximal",
+    "size",
+    "trainers",
+    "variate_change",
+    "views_of",
+    "zeros_of_trained",
+]

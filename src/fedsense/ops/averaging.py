@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
+from torch import Tensor
 
 from fedsense.bundle import Bundle, Params
 from fedsense.client import Client
+from fedsense.federation import Task
 
 
 def size(client: Client) -> Params:
@@ -15,9 +17,18 @@ def size(client: Client) -> Params:
     return {"n": torch.tensor(float(client.samples))}
 
 
-def average(uploads: Mapping[str, Bundle], group: str) -> Params:
-    """Σ n_i w_i / Σ n_i over one group of the uploads, buffers such as BatchNorm's statistics included."""
-    weights = {client_id: float(upload["size"]["n"]) for client_id, upload in uploads.items()}
+def zeros_of_trained(params: Mapping[str, Tensor], task: Task) -> Params:
+    """A zero for every parameter that trains: running statistics have neither momentum nor variates."""
+    resting = set().union(*(member.buffers for member in task.members.values()))
+    return {name: torch.zeros_like(t) for name, t in params.items() if name not in resting}
+
+
+def average(uploads: Mapping[str, Bundle], group: str, uniform: bool = False) -> Params:
+    """Σ n_i w_i / Σ n_i over one group of the uploads, buffers such as BatchNorm's statistics included.
+
+    ``uniform`` counts every client alike.
+    """
+    weights = {client_id: 1.0 if uniform else float(upload["size"]["n"]) for client_id, upload in uploads.items()}
     total = sum(weights.values())
     names = list(next(iter(uploads.values()))[group])
     if not names:  # a part without parameters, as the encoder of FLIC-Class

@@ -1,0 +1,93 @@
+"""Class prototypes: a group ``{"mean": [C, d], "count": [C]}``; a class that is not known has count 0."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedsense.bundle import Params
+from fedsense.client import Client
+from fedsense.federation import Task
+from fedsense.models.network import Batch
+
+Distance = Literal["l2", "l1", "cosine"]
+
+
+def no_prototypes(task: Task) -> Params:
+    """Of no class anything is known yet."""
+    return {"mean": torch.zeros(len(task.classes), task.features), "count": torch.zeros(len(task.classes))}
+
+
+def class_prototypes(
+    client: Client, params: Params, target: Mapping[str, Tensor] | None = None, sharpness: float = 0.0
+) -> Params:
+    """The mean feature of each class over the client's training data, in inference (ProtoHAR Eq. 4, FedAPA Eq. 4).
+
+    With ``sharpness`` ε the samples of a class are weighted by softmax(ε·cos(z, target of the class)), ProtoHAR Eq. 5;
+    a class without a target is averaged plainly.
+    """
+    z = client.model.predict(params, client.train.x).features  # [n, d]
+    member = F.one_hot(client.train.y, len(client.task.classes)).T.to(z)  # [C, n]
+    count = member.sum(1)
+    weight = member / count.clamp(min=1)[:, None]
+    if sharpness and target is not None:
+        near = F.cosine_similarity(z, target["mean"][client.train.y], dim=1) * (target["count"] > 0)[client.train.y]
+        weight = (sharpness * near).expand_as(member).masked_fill(member == 0, -torch.inf).softmax(1).nan_to_num()
+    return {"mean": weight @ z, "count": count}
+
+
+def merge_prototypes(groups: Sequence[Mapping[str, Tensor]], uniform: bool = False) -> Params:
+    """Σ_i |D_ic| p_ic / Σ_i |D_ic| of each class (``uniform``: Σ over those who have it, alike), and Σ_i |D_ic|."""
+    count = torch.stack([group["count"] for group in groups])  # [m, C]
+    weight = (count > 0).to(count) if uniform else count
+    share = weight / weight.sum(0).clamp(min=1)
+    mean = torch.einsum("mc,mcd->cd", share, torch.stack([group["mean"] for group in groups]))
+    return {"mean": mean, "count": count.sum(0)}
+
+
+def keep_known(new: Params, old: Mapping[str, Tensor]) -> Params:
+    """Classes of which ``new`` knows nothing as they were in ``old``."""
+    known = new["count"] > 0
+    return {
+        "mean": torch.where(known[:, None], new["mean"], old["mean"]),
+        "count": torch.where(known, new["count"], old["count"]),
+    }
+
+
+def likeness(mean: Tensor) -> Tensor:
+    """cos(p_ic, p_jc) of every two clients and class, ``[N, C, d]`` to ``[N, N, C]``: FedAPA Eq. 5; 0 without one."""
+    unit = F.normalize(mean, dim=-1)
+    return torch.einsum("icd,jcd->ijc", unit, unit)
+
+
+def prototype_gap(features: Tensor, batch: Batch, target: Mapping[str, Tensor], distance: Distance = "l2") -> Tensor:
+    """Distance of features ``[B, d]`` to the prototypes of their classes: L_R of ProtoHAR Eq. 10.
+
+    ``l2`` is the squared and ``l1`` the absolute difference, mean over the features; ``cosine`` is 1 − cos. Mean over
+    the minibatch, in which samples of a class without prototype count 0.
+    """
+    goal = target["mean"][batch.y]
+    if distance == "cosine":
+        gap = 1 - F.cosine_similarity(features, goal, dim=1)
+    else:
+        gap = ((features - goal) ** 2 if distance == "l2" else (features - goal).abs()).mean(1)
+    known = (target["count"] > 0)[batch.y]
+    return (gap * known * batch.mask).sum() / batch.mask.sum()
+
+
+def prototype_contrast(features: Tensor, batch: Batch, sets: Tensor, known: Tensor, temperature: float) -> Tensor:
+    """−log softmax_c(cos(z, p_c) / τ) at the sample's class, for each of S sets of prototypes: minibatch means ``[S]``.
+
+    ``sets`` ``[S, C, d]`` hold prototypes of length 1 (:func:`torch.nn.functional.normalize`). A class that is not
+    ``known`` ``[C]`` is in no denominator, and samples of it count 0: FedAPA Eq. 9 and 10.
+    """
+    many, classes, _ = sets.shape
+    cosines = (F.normalize(features, dim=1) @ sets.flatten(0, 1).T).view(-1, many, classes)
+    chances = (cosines / temperature).masked_fill(~known, -torch.inf).log_softmax(-1)  # [B, S, C]
+    own = batch.y[:, None, None].expand(-1, many, 1)
+    loss = torch.where(known[batch.y][:, None], -chances.gather(2, own).squeeze(2), 0.0)  # [B, S]
+    return (loss * batch.mask[:, None]).sum(0) / batch.mask.sum()
