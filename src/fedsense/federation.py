@@ -82,6 +82,10 @@ class ClientData:
     def split(self, name: str) -> Samples:
         return {"train": self.train, "val": self.val, "test": self.test}[name]
 
+    @property
+    def splits(self) -> tuple[Samples, Samples, Samples]:
+        return self.train, self.val, self.test
+
     def change(self, edit: Callable[[str, Samples], Samples]) -> ClientData:
         """A copy with ``edit(split name, samples)`` applied to each split."""
         train, val, test = (edit(name, self.split(name)) for name in SPLITS)

@@ -87,6 +87,10 @@ class Result:
     ledger: list[dict[str, Any]] = field(
         repr=False
     )  # an entry for every round: bytes, seconds and memory of every client that took part
+    held_out_sizes: dict[str, int] = field(default_factory=dict, repr=False)
+    observations: list[dict[str, Any]] = field(
+        default_factory=list, repr=False
+    )  # an entry for every evaluated round: what the method has to show (FedAPA: who learns from whom)
     synthetic: bool = False
     summary: str = "final"
     folder: Path | None = None
@@ -100,8 +104,10 @@ class Result:
             seed=engine.settings.seed,
             rounds=engine.settings.rounds,
             test_sizes={c.id: len(c.test) for c in engine.federation},
+            held_out_sizes={c.id: sum(map(len, c.splits)) for c in engine.federation.newcomers},
             history=engine.record.scores,
             ledger=engine.record.ledger,
+            observations=engine.record.observations,
             synthetic=engine.federation.synthetic,
             summary=summary,
             folder=engine.folder,
@@ -118,8 +124,10 @@ class Result:
                 seed=about["seed"],
                 rounds=about["settings"]["rounds"],
                 test_sizes={c: sizes["test"] for c, sizes in about["clients"].items()},
+                held_out_sizes={c: sizes["samples"] for c, sizes in about.get("newcomers", {}).items()},
                 history=read_lines(folder / "scores.jsonl"),
                 ledger=read_lines(folder / "ledger.jsonl"),
+                observations=read_lines(path) if (path := folder / "observations.jsonl").exists() else [],
                 synthetic=about["synthetic"],
                 summary=about.get("summary", "final"),
                 folder=folder,
@@ -133,7 +141,8 @@ class Result:
         return self.ledger[-1]["round"] if self.ledger else 0
 
     def rows(self, selection: str | None = None) -> list[Row]:
-        return summarise(self.method, self.seed, self.history, self.test_sizes, selection or self.summary)
+        sizes = self.test_sizes | self.held_out_sizes | {"everyone": sum(self.held_out_sizes.values())}
+        return summarise(self.method, self.seed, self.history, sizes, selection or self.summary)
 
     @property
     def cost(self) -> dict[str, Any]:

@@ -96,7 +96,8 @@ def test_what_a_client_loses_does_not_depend_on_who_else_is_there(skew, seed):
     alone = full.with_clients(full.clients[2:3])
     as_newcomer = full.with_clients(full.clients[:1], newcomers=full.clients[2:3])
     found = [skew.apply(full, seed).clients[2], skew.apply(alone, seed).clients[0]]
-    found.append(skew.apply(as_newcomer, seed).newcomers[0])
+    if skew.splits == "all":
+        found.append(skew.apply(as_newcomer, seed).newcomers[0])
     for other in found[1:]:
         assert all(torch.equal(found[0].split(s).x, other.split(s).x) for s in SPLITS)
 
@@ -185,13 +186,15 @@ def test_quantity_is_log_normal_and_the_largest_keeps_all():
     assert {len(c.train) for c in Quantity(1e9).apply(many, 0)} == {400, 4}
 
 
-def test_newcomers_are_skewed_as_clients_are():
+def test_newcomers_are_skewed_as_clients_are_unless_only_training_is():
     before = federation((10, 10, 10, 10), newcomers=[(10, 10, 10, 10)])
-    after = CapPerClass(3).apply(before, 0)
+    after = CapPerClass(3, "all").apply(before, 0)
     assert counts(after.newcomers[0]) == [3, 3, 3, 3]
-    sizes = [len(c.train) for c in (lambda f: (*f.clients, *f.newcomers))(Quantity(1.0).apply(before, 0))]
+    sizes = [len(c.train) for c in Quantity(1.0, "all").apply(before, 0).everyone]
     assert max(sizes) == 40
     assert min(sizes) < 40
+    for skew in (CapPerClass(3), Quantity(1.0), *parse_skews("LS+QS")):
+        assert skew.apply(before, 0).newcomers == before.newcomers
 
 
 def test_empty_splits_stay_empty():

@@ -1,7 +1,8 @@
 """Skews make the clients of a federation differ more than they were recorded: fewer classes, fewer samples, dealt anew.
 
 A skew is a small dataclass with ``apply(federation, seed)``, which gives a new federation. What a client loses is drawn
-from a stream named by its id, so it does not depend on who else is there. Newcomers are skewed as clients are.
+from a stream named by its id, so it does not depend on who else is there. Newcomers are skewed as clients are, but keep
+what they have where a skew is of training data only: they do not train, and are scored on all they recorded.
 """
 
 from __future__ import annotations
@@ -36,7 +37,12 @@ class Skew:
 
     def apply(self, federation: Federation, seed: int) -> Federation:
         """The federation, skewed: each client by :meth:`change`, with a stream of its own."""
-        return federation.change(lambda client: self.change(client, self.rng(seed, client)))
+        return self.over(federation, lambda client: self.change(client, self.rng(seed, client)))
+
+    def over(self, federation: Federation, edit: Callable[[ClientData], ClientData]) -> Federation:
+        """``edit`` applied to everyone the skew concerns."""
+        train_only = getattr(self, "splits", "all") == "train"
+        return federation.with_clients(map(edit, federation)) if train_only else federation.change(edit)
 
     def change(self, client: ClientData, rng: np.random.Generator) -> ClientData:
         raise NotImplementedError
@@ -149,8 +155,8 @@ class CapPerClass(Skew):
 class Quantity(Skew):
     """Leaves clients shares of their samples in proportion to exp(sigma z), z normal; whoever draws the most keeps all.
 
-    The share of a client is exp(sigma (z - max z)), the largest being that of clients and newcomers together; within a
-    client it is as in :class:`Fraction`.
+    The share of a client is exp(sigma (z - max z)), the largest being that of all who are skewed; within a client it is
+    as in :class:`Fraction`.
     """
 
     sigma: float
@@ -163,7 +169,8 @@ class Quantity(Skew):
             self._refuse(f"sigma is {self.sigma:g}; give 0 (none) or more", "sigma")
 
     def apply(self, federation: Federation, seed: int) -> Federation:
-        rngs = {client.id: self.rng(seed, client) for client in federation.everyone}
+        skewed = federation.clients if self.splits == "train" else federation.everyone
+        rngs = {client.id: self.rng(seed, client) for client in skewed}
         draws = {client_id: float(rng.standard_normal()) for client_id, rng in rngs.items()}
         largest = max(draws.values())
 
@@ -171,7 +178,7 @@ class Quantity(Skew):
             keep = math.exp(self.sigma * (draws[client.id] - largest))
             return _select(client, self.splits, lambda y: _share(y, keep, rngs[client.id]))
 
-        return federation.change(change)
+        return self.over(federation, change)
 
 
 @dataclass(frozen=True)

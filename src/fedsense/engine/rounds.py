@@ -29,6 +29,8 @@ from fedsense.models.spec import ModelSpec
 from fedsense.work import stream
 
 VIEWS = ("personal", "generalisation", "global")
+# The server's model on all recordings of people who took no part: of each of them, and of all of them together.
+HELD_OUT = ("held-out", "held-out-pooled")
 # A checkpoint is written when it costs less than this share of the time since the one before, and after the last round.
 CHECKPOINT_SHARE = 0.05
 
@@ -56,8 +58,8 @@ class Settings:
             if not getattr(self, name):
                 raise UserError(f"evaluation.{name} is empty; name at least one", about=name)
         for view in self.views:
-            if view not in VIEWS:
-                raise UserError(f"there is no view '{view}'; {nearest(view, VIEWS)}", about=view)
+            if view not in (*VIEWS, *HELD_OUT):
+                raise UserError(f"there is no view '{view}'; {nearest(view, (*VIEWS, *HELD_OUT))}", about=view)
         if self.rounds < 1:
             raise UserError(f"rounds is {self.rounds}; a run has at least one")
         if not 0 < self.participation <= 1:
@@ -106,6 +108,8 @@ class Engine:
     def __post_init__(self) -> None:
         s = self.settings
         check_metrics(s.metrics, self.federation.task)
+        if asked := [view for view in s.views if view in HELD_OUT]:
+            _refuse_without_newcomers(self.federation, asked[0])
         self.site = Site(
             self.federation,
             self.method,
@@ -246,18 +250,28 @@ class Engine:
                     self.scores[client] = latest[client]
         result: dict[str, Any] = {}
         for view in self.settings.views:
-            if view == "global":
-                continue
-            result[view] = self._by_metric({c: latest[c][view] for c in scored})
-        model = self.method.global_model(self.server) if "global" in self.settings.views else None
-        if model is not None:
-            share = max(1, math.ceil(len(scored) / (4 * (self.settings.workers or 2))))
-            groups = [tuple(scored[i : i + share]) for i in range(0, len(scored), share)]
-            bundle = {"model": model}
-            calls = [Call("global", group, round, {"model": bundle}) for group in groups]
-            by_client = {c: s["global"] for a in self._ask(calls, round) for c, s in a.data["scores"].items()}
-            result["global"] = self._by_metric({c: by_client[c] for c in scored})
-        return result
+            if view in ("personal", "generalisation"):
+                result[view] = self._by_metric({c: latest[c][view] for c in scored})
+        return result | self._score_global(scored, round)
+
+    def _score_global(self, scored: Sequence[str], round: int) -> dict[str, Any]:
+        """The views of the server's model; none, if the method has no model for all."""
+        views = [view for view in self.settings.views if view in ("global", *HELD_OUT)]
+        model = self.method.global_model(self.server) if views else None
+        if model is None:
+            return {}
+        share = max(1, math.ceil(len(scored) / (4 * (self.settings.workers or 2))))
+        groups = [tuple(scored[i : i + share]) for i in range(0, len(scored), share)] if "global" in views else []
+        calls = [Call("global", group, round, {"model": {"model": model}}) for group in groups]
+        if set(views) & set(HELD_OUT):
+            newcomers = tuple(sorted(client.id for client in self.federation.newcomers))
+            calls.append(Call("held_out", newcomers, round, {"model": {"model": model}}))
+        found: dict[str, dict[str, Any]] = {view: {} for view in views}
+        for answer in self._ask(calls, round):
+            for who, scores in answer.data["scores"].items():
+                for view in found.keys() & scores.keys():
+                    found[view][who] = scores[view]
+        return {view: self._by_metric({c: found[view][c] for c in sorted(found[view])}) for view in views}
 
     def _by_metric(self, scores: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, Any]:
         """client → split → metric turned into split → metric → client."""
@@ -292,6 +306,9 @@ class Engine:
                     for c in self.federation
                 },
                 "versions": {"fedsense": __version__, "torch": torch.__version__},
+                "newcomers": {
+                    c.id: {"samples": sum(map(len, c.splits)), **c.traits} for c in self.federation.newcomers
+                },
                 **self.about,
             },
         )
@@ -338,3 +355,20 @@ class Engine:
     def _kept(self, client: str) -> Bundle:
         kept = {f"state.{group}": params for group, params in self.states[client].items()}
         return kept | ({"trained": self.trained[client]["model"]} if client in self.trained else {})
+
+
+def _refuse_without_newcomers(federation: Federation, view: str) -> None:
+    shapes = {client.input_shape for client in federation}
+    if not federation.newcomers:
+        raise UserError(
+            f"view '{view}' scores people who take no part in training, but nobody of '{federation.name}' is held out; "
+            "say held-out = 0.2 in [data], or leave the view out",
+            about=view,
+        )
+    for newcomer in federation.newcomers:
+        if newcomer.input_shape not in shapes:
+            raise UserError(
+                f"view '{view}': client '{newcomer.id}' is held out and its samples have shape "
+                f"{list(newcomer.input_shape)}, which no client trains on; hold out others, or leave the view out",
+                about=view,
+            )

@@ -14,7 +14,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fedsense.bundle import Bundle, Params, to_device
 from fedsense.client import Client
@@ -26,6 +28,7 @@ from fedsense.models.network import Model
 from fedsense.models.spec import ModelSpec
 from fedsense.work import Work, stream
 
+Array = NDArray[Any]
 Scores = dict[str, dict[str, dict[str, float]]]  # view -> split -> metric -> value
 
 
@@ -33,7 +36,7 @@ Scores = dict[str, dict[str, dict[str, float]]]  # view -> split -> metric -> va
 class Call:
     """One piece of work for one client (or, to score one model, for several)."""
 
-    job: str  # "update", "received" or "global"
+    job: str  # "update", "received", "global" or "held_out"
     clients: tuple[str, ...]
     round: int
     bundles: Mapping[str, Bundle] = field(default_factory=dict)
@@ -67,7 +70,7 @@ class Site:
         self.views, self.metrics, self.moment, self.pool = tuple(views), tuple(metrics), moment, pool
         self.device = torch.device(device)
         self.trainees = federation.pooled() if method.pools else federation
-        self._data = {client.id: client for client in (*federation, *self.trainees)}
+        self._data = {client.id: client for client in (*federation.everyone, *self.trainees)}
         self._models: dict[tuple[str, tuple[int, ...]], tuple[Model, Params]] = {}
         order = sorted(federation.ids)
         named = {client_id: model.for_client(i) for i, client_id in enumerate(order)}
@@ -146,6 +149,26 @@ class Site:
             scores[client_id] = {"global": self._score(client, model, client.data)}
         return Answer(data={"scores": scores})
 
+    def _held_out(self, call: Call) -> Answer:
+        """Score one model for all on everything the named newcomers recorded, one by one and together."""
+        model = to_device(call.bundles["model"], self.device)["model"]
+        scores, parts = {}, []
+        for client_id in call.clients:
+            client = self.client(client_id)
+            samples = Samples.join(client.data.splits)
+            logits = self.method.predict(client, model, samples.x).cpu().numpy()
+            parts.append((logits, samples.y.cpu().numpy()))
+            scores[client_id] = {"held-out": self._measured(*parts[-1])}
+        logits, y = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return Answer(data={"scores": scores | {"everyone": {"held-out-pooled": self._measured(logits, y)}}})
+
+    def _measured(self, logits: Array, y: Array, cut: int = 0) -> dict[str, dict[str, float]]:
+        """Metrics on validation data, the first ``cut`` samples, and on test data, the others."""
+        return {
+            "val": measure(logits[:cut], y[:cut], self.task, self.metrics),
+            "test": measure(logits[cut:], y[cut:], self.task, self.metrics),
+        }
+
     def _own_scores(self, client: Client, personal: Params) -> Scores:
         scores: Scores = {}
         if "personal" in self.views:
@@ -158,11 +181,7 @@ class Site:
         """Metrics on validation and test data, from one pass over both."""
         logits = self.method.predict(client, params, torch.cat([data.val.x, data.test.x])).cpu().numpy()
         y = torch.cat([data.val.y, data.test.y]).cpu().numpy()
-        cut = len(data.val)
-        return {
-            "val": measure(logits[:cut], y[:cut], self.task, self.metrics),
-            "test": measure(logits[cut:], y[cut:], self.task, self.metrics),
-        }
+        return self._measured(logits, y, len(data.val))
 
     def _state(self, client: Client, call: Call) -> Bundle:
         """The client's state; a client's first is a pure function of the seed, whenever it is first asked for."""

@@ -13,7 +13,7 @@ Only prototypes travel, so clients may have any architecture with the same width
 - Table IV: ``aggregation = "average"`` is "Global Avg. Proto with Client Protos", with ``peers = False`` without them.
   ``warm_up = 0`` makes λ static.
 
-Beyond the paper, where everyone takes part in every round (VII-A says that this should change): the prototypes of clients
+Beyond the paper, where everyone takes part in every round (VII-A says that this should change): prototypes of clients
 that sit a round out stay in the table and grow older, and ``selection = "diverse"`` prefers clients whose prototypes
 are old and unlike those of the clients already chosen, and whose devices can carry the work (see ``choose``).
 """

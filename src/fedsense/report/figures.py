@@ -30,6 +30,8 @@ TITLES = {
     "personal": "Personal: own model, own test data",
     "generalisation": "Generalisation: own model, everyone's test data",
     "global": "Global: the server's model",
+    "held-out": "Held out: the server's model, new people",
+    "held-out-pooled": "Held out: the server's model, new people pooled",
 }
 Counts = NDArray[np.int64]  # class, client
 
