@@ -5,14 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from fedsense.bundle import to_bytes
+from fedsense.engine.rounds import Engine, Settings
 from fedsense.federation import Federation
+from fedsense.method import Method
+from fedsense.methods import METHODS
 from fedsense.models.network import Network
+from fedsense.models.spec import ModelSpec
 from fedsense.work import stream
 
 torch.set_num_threads(1)
@@ -79,6 +85,39 @@ def plain_net(input_shape: tuple[int, ...], classes: int) -> Network:
     width = int(np.prod(input_shape))
     encoder = nn.Sequential(nn.Flatten(), nn.Linear(width, 8), nn.Tanh())
     return Network(encoder, nn.Linear(8, classes), features=8)
+
+
+NET = ModelSpec.of(small_net)
+
+
+def run(
+    method: Method,
+    federation: Federation | None = None,
+    folder: Path | None = None,
+    model: ModelSpec = NET,
+    **settings: Any,
+) -> Engine:
+    """A short run of a method, done."""
+    settings = {"rounds": 3, "workers": 1, "metrics": ("accuracy",), **settings}
+    engine = Engine(federation or blobs(), method, model, Settings(**settings), folder)
+    engine.run()
+    return engine
+
+
+def quick(name: str, **fields: Any) -> Method:
+    """The method of that name, with little work to do."""
+    return METHODS[name](**{"epochs": 2, "batch": 8, "lr": 0.05, **fields})
+
+
+def same_bits(a: Engine, b: Engine) -> None:
+    """Two runs ended alike: the server's Bundle, clients' states and models, scores and observations."""
+    assert to_bytes(a.server) == to_bytes(b.server)
+    assert a.states.keys() == b.states.keys()
+    for client in a.states:
+        assert to_bytes(a.states[client]) == to_bytes(b.states[client])
+        assert to_bytes(a.trained.get(client, {})) == to_bytes(b.trained.get(client, {}))
+    assert a.record.scores == b.record.scores
+    assert a.record.observations == b.record.observations
 
 
 @pytest.fixture

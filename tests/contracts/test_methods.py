@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import blobs, small_net
+from conftest import NET, blobs, quick, run, same_bits
 from fedsense.bundle import flatten, payload, to_bytes
 from fedsense.engine.executors import Serial
 from fedsense.engine.rounds import Engine, Settings
@@ -16,31 +16,9 @@ from fedsense.errors import UserError
 from fedsense.evaluation.summary import curve
 from fedsense.federation import Federation
 from fedsense.methods import METHODS, FedAvg, FedProx
-from fedsense.models.spec import ModelSpec
 from fedsense.work import Work
 
-NET = ModelSpec.of(small_net)
 each_method = pytest.mark.parametrize("name", sorted(METHODS))
-
-
-def run(method, federation=None, folder=None, **settings):
-    settings = {"rounds": 3, "workers": 1, "metrics": ("accuracy",), **settings}
-    engine = Engine(federation or blobs(), method, NET, Settings(**settings), folder)
-    engine.run()
-    return engine
-
-
-def quick(name, **fields):
-    return METHODS[name](**{"epochs": 2, "batch": 8, "lr": 0.05, **fields})
-
-
-def same_bits(a, b):
-    assert to_bytes(a.server) == to_bytes(b.server)
-    assert a.states.keys() == b.states.keys()
-    for client in a.states:
-        assert to_bytes(a.states[client]) == to_bytes(b.states[client])
-        assert to_bytes(a.trained.get(client, {})) == to_bytes(b.trained.get(client, {}))
-    assert a.record.scores == b.record.scores
 
 
 @each_method
