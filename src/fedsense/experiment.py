@@ -23,7 +23,7 @@ from fedsense.recipe import Recipe, make_recipe
 from fedsense.result import Result, report_json
 
 RECIPE_FILE, SUMMARY_FILE = "recipe.json", "summary.json"
-FREE = (*FREE_SETTINGS, "description")  # may differ when an experiment goes on
+FREE = (*FREE_SETTINGS, "description", "paper")  # may differ when an experiment goes on
 
 
 def choose_folder(recipe: Recipe, out: Path | None, resume: bool) -> Path:

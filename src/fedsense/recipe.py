@@ -63,6 +63,7 @@ class Recipe(Table):
 
     name: str = Field("experiment", pattern=r"^[\w.-]+$")
     description: str = ""
+    paper: str = ""  # what it carries out, or resembles
     rounds: int = Field(20, ge=1, strict=True)
     participation: float = Field(1.0, gt=0, le=1)
     seeds: tuple[int, ...] = Field((0,), min_length=1)
@@ -176,13 +177,15 @@ def make_recipe(raw: Mapping[str, Any], where: str = "recipe", text: str = "") -
 
 
 def builtin_recipes() -> dict[str, str]:
-    """Name → text of the recipes that come with fedsense."""
+    """Name → text of the recipes that come with fedsense; those of a paper are in a folder of its name."""
     folder = resources.files("fedsense") / "recipes"
-    return {
-        entry.name.removesuffix(".toml"): entry.read_text(encoding="utf-8")
-        for entry in sorted(folder.iterdir(), key=lambda e: e.name)
-        if entry.name.endswith(".toml")
-    }
+    found = {}
+    for entry in folder.iterdir():
+        for file in [entry] if entry.is_file() else entry.iterdir():
+            name = file.name if entry.is_file() else f"{entry.name}/{file.name}"
+            if name.endswith(".toml"):
+                found[name.removesuffix(".toml")] = file.read_text(encoding="utf-8")
+    return dict(sorted(found.items(), key=lambda item: ("/" in item[0], item[0])))
 
 
 def _check_names(recipe: Recipe) -> None:
