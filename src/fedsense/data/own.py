@@ -113,7 +113,7 @@ def _recording(file: File, client: str, layout: Layout, intervals: Intervals | N
         wanted["label"] = (layout.label, str)
     table = read_columns(file, wanted, layout.separator, layout.decimal)
     if isinstance(table, Collected):
-        return replace(table, id=client)
+        return replace(table, id=client, traits={**table.traits, **_known(layout)})
     scale = [UNITS[layout.units.get(name, layout.units.get(name.rpartition("_")[0], "m/s2"))] for name in columns]
     with np.errstate(over="ignore"):  # a number too large for float32 is missing
         signal = np.stack([table[name] * factor for name, factor in zip(columns, scale, strict=True)], axis=1)
@@ -127,8 +127,13 @@ def _recording(file: File, client: str, layout: Layout, intervals: Intervals | N
     clock = np.arange(len(signal)) / rate if times is None else times
     return Recording(
         client, signal, _labels(file, layout, words, clock, intervals), rate, tuple(columns), times,
-        traits={"file": file.name},
+        traits={"file": file.name, **_known(layout)},
     )  # fmt: skip
+
+
+def _known(layout: Layout) -> dict[str, float]:
+    """What the description says of a device."""
+    return {} if layout.speed is None else {"speed": layout.speed}
 
 
 def _times(file: File, layout: Layout, values: Array) -> Array:

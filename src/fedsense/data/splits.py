@@ -21,7 +21,7 @@ from fedsense.work import stream
 
 Array = NDArray[Any]
 TRAIN, VAL, TEST, DROPPED = 0, 1, 2, -1  # the first three as in SPLITS
-Normalise = Literal["channel", "sensor", "none"]
+Normalise = Literal["channel", "sensor", "feature", "none"]
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,8 @@ def _at_most(client: ClientData, samples: int, seed: int) -> ClientData:
 def normalised(federation: Federation, how: Normalise) -> Federation:
     """Every client's samples shifted and scaled by mean and deviation of its own training part.
 
-    ``channel``: each channel (or feature) by its own; ``sensor``: the axes of a sensor by one, so that directions stay.
+    ``channel``: each channel by its own; ``sensor``: the axes of a sensor by one, so that directions stay; ``feature``:
+    every value of a sample by its own, for samples that are features of something and no signals.
     """
     if how == "none":
         return federation
@@ -211,7 +212,7 @@ def _normalised(client: ClientData, how: Normalise) -> ClientData:
     x = client.train.x.numpy()
     if not len(x):
         return client
-    flat = x.reshape(*x.shape[:2], -1)  # [n, channels, time]
+    flat = x.reshape(len(x), -1, 1) if how == "feature" else x.reshape(*x.shape[:2], -1)  # [n, channels, time]
     average = np.mean
     if not np.isfinite(flat.sum()):  # what is missing is dealt with later, and counts for nothing
         flat, average = np.where(np.isfinite(flat), flat, np.nan), np.nanmean
@@ -223,7 +224,7 @@ def _normalised(client: ClientData, how: Normalise) -> ClientData:
             mean[group] = mean[group].mean()
     deviation = np.sqrt(square)
     deviation[deviation <= 1e-6 * np.abs(mean)] = 1  # a channel that stands still is only shifted
-    shape = (1, -1, *[1] * (x.ndim - 2))
+    shape = (1, *x.shape[1:]) if how == "feature" else (1, -1, *[1] * (x.ndim - 2))
     shift, scale = (values.astype(np.float32).reshape(shape) for values in (mean, deviation))
 
     def scaled(_: str, samples: Samples) -> Samples:

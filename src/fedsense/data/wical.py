@@ -68,7 +68,7 @@ DATASET = Read(
         paper="none of the five; it resembles FedAPA's six environments",
         notes="The features were computed by the authors, it is not known how; raw measurements are not there. A "
         'sample has shape (1, 420), which networks for signals, images and vectors all take; form = "vector" gives '
-        "(420,), and then each feature is normalised on its own. Rows seem to be in order of time with half overlap "
+        "(420,). Each feature is normalised on its own. Rows seem to be in order of time with half overlap "
         "(it is nowhere said): neighbours are taken to share measurements, and the last of each count is tested on. "
         "A count was recorded once a day, so count and moment cannot be told apart within a client.",
         by_hand="no public source is known; ask the authors",
@@ -78,6 +78,6 @@ DATASET = Read(
     classes=tuple(str(count) for count in range(MOST + 1)),
     kind="counting",
     split=Split("chronological", test=0.2, val=0.1),
-    normalise="channel",
+    normalise="feature",
     keep=False,
 )

@@ -78,11 +78,12 @@ class Device:
     gain: tuple[float, ...] = (1.0,) * 6
     bias: tuple[float, ...] = (0.0,) * 6
     faulty: bool = False
+    speed: float = 1.0  # of learning, relative to the others
 
 
 DEVICES = {
     "phone": Device("phone", 100.0, 0.08, 0.1),
-    "old-phone": Device("old-phone", 40.0, 0.12, 0.6),
-    "watch": Device("watch", 64.0, 0.08, 0.2, held=False),
-    "band": Device("band", 32.0, 0.10, 0.4, held=False),
+    "old-phone": Device("old-phone", 40.0, 0.12, 0.6, speed=0.5),
+    "watch": Device("watch", 64.0, 0.08, 0.2, held=False, speed=0.25),
+    "band": Device("band", 32.0, 0.10, 0.4, held=False, speed=0.125),
 }

@@ -352,8 +352,14 @@ def _client_data(number: int, options: Options) -> ClientData:
     x = _normalised(x, split == SPLITS.index("train"))
     tensors = torch.from_numpy(x), torch.from_numpy(y)
     train, val, test = (Samples(*(part[torch.from_numpy(split == i)] for part in tensors)) for i in range(len(SPLITS)))
-    traits = {"person": client.id.split("-")[0], "device": client.device.name, "placement": client.placement.name}
-    return ClientData(client.id, train, val, test, traits | ({"faulty": True} if client.device.faulty else {}))
+    device = client.device
+    traits = {
+        "person": client.id.split("-")[0],
+        "device": device.name,
+        "placement": client.placement.name,
+        "speed": device.speed,
+    }
+    return ClientData(client.id, train, val, test, traits | ({"faulty": True} if device.faulty else {}))
 
 
 def _normalised(x: Array, train: Array) -> Array:
