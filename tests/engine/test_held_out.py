@@ -106,6 +106,6 @@ def test_a_recipe_with_people_held_out_runs_and_shows_them(recipe, tmp_path):
 
 def test_people_held_out_choose_no_round(recipe, tmp_path):
     recipe["evaluation"]["summary"] = "validation"
-    recipe["data"]["val"] = 0.3
+    recipe["data"] |= {"val": 0.3, "samples": 80}
     with pytest.raises(UserError, match='people held out have no validation data; leave out summary = "validation"'):
         run_recipe(make_recipe(recipe), tmp_path)
