@@ -6,7 +6,7 @@ runs/demo/
   index.html, curves.svg the same to look at
   fedavg-seed0/
     run.json             what was run, on which clients
-    scores.jsonl ledger.jsonl checkpoints/
+    scores.jsonl ledger.jsonl observations.jsonl checkpoints/
 """
 
 from __future__ import annotations
