@@ -7,7 +7,7 @@ from conftest import blobs, plain_net, small_net
 from fedsense.client import Client
 from fedsense.models.network import Model
 from fedsense.ops import classify
-from fedsense.optim import sgd
+from fedsense.optim import chain, clip, sgd
 from fedsense.training import fit
 from fedsense.work import Work
 
@@ -91,3 +91,30 @@ def test_nothing_to_train_in_a_part_without_parameters():
     client = client_of(plain_net)
     done = fit(classify(client), client.initial, client, Work(0, 1, client.id).epochs(1), sgd(0.1), only="adapter")
     assert done.steps == 0
+
+
+def test_what_goes_beside_a_sample_comes_with_it():
+    """Every batch carries the rows of its own samples, in their order."""
+    client = client_of(plain_net)
+    rows = torch.arange(client.samples).float()[:, None] + torch.tensor([[0.0, 0.5]])
+    seen = []
+
+    def loss(params, batch):
+        assert set(batch.beside) == {"rows"}
+        for x, row in zip(batch.x, batch.beside["rows"], strict=True):
+            assert torch.equal(x, client.train.x[int(row[0])])
+            assert row[1] == row[0] + 0.5
+        seen.append(len(batch.y))
+        return classify(client)(params, batch)
+
+    fit(loss, client.initial, client, Work(0, 1, client.id, 8).epochs(2), sgd(0.1), beside={"rows": rows})
+    assert sum(seen) == 2 * client.samples
+
+
+def test_the_order_of_parameters_does_not_matter_to_the_bit():
+    """Files give tensors back in any order; a norm over all of them (clip) must not depend on it."""
+    client = client_of(small_net)
+    turned = dict(reversed(client.initial.items()))
+    work = Work(0, 1, client.id, 8).epochs(3)
+    a, b = (fit(classify(client), p, client, work, chain(clip(0.01), sgd(0.5))) for p in (client.initial, turned))
+    assert all(torch.equal(t, b.params[name]) for name, t in a.params.items())

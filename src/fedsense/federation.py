@@ -102,8 +102,13 @@ class Member:
     shapes: Mapping[str, tuple[int, ...]]  # name -> shape of every tensor of its model
     buffers: frozenset[str] = frozenset()  # those of them that hold running state and do not train
     features: int = 0  # width of its feature space
-    flops: int = 0  # floating-point operations of one sample's forward pass
     speed: float = 1.0  # of its device, relative to the others: the trait "speed", if it is known
+    count_flops: Callable[[], int] = field(default=lambda: 0, repr=False)
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of one sample's forward pass, counted when first asked for."""
+        return self.count_flops()
 
 
 @dataclass(frozen=True)

@@ -141,7 +141,7 @@ class Result:
         return self.ledger[-1]["round"] if self.ledger else 0
 
     def rows(self, selection: str | None = None) -> list[Row]:
-        sizes = self.test_sizes | self.held_out_sizes | {"everyone": sum(self.held_out_sizes.values())}
+        sizes = {"everyone": 1} | self.test_sizes | self.held_out_sizes  # all people held out, pooled, are one row
         return summarise(self.method, self.seed, self.history, sizes, selection or self.summary)
 
     @property
@@ -233,7 +233,8 @@ def _cell(rows: Sequence[Row], metric: str, weighted: bool) -> str:
     mean = scale * float(np.mean([r.weighted_mean if weighted else r.mean for r in rows]))
     spread = scale * float(np.mean([r.std for r in rows]))
     digits = 2 if scale == 1 else 1
-    return f"{mean:.{digits}f}" if weighted else f"{mean:.{digits}f}±{spread:.{digits}f}"
+    single = all(len(r.clients) == 1 for r in rows)  # nothing to spread over
+    return f"{mean:.{digits}f}" if weighted or single else f"{mean:.{digits}f}±{spread:.{digits}f}"
 
 
 def _caption(results: Sequence[Result], rows: Sequence[Row], weighted: bool) -> str:

@@ -463,3 +463,16 @@ def test_windows_already_cut_that_overlap_are_known_by_their_numbers(tmp_path):
     client = of(root)["anna"]
     assert len(client.train) + len(client.test) == len(windows) - 1  # one at the border is left out
     assert client.train.origin[1].tolist() == [0, 5, 15]
+
+
+def test_the_speed_of_a_device(tmp_path):
+    root = folder(tmp_path, PLAIN + "[clients.watch]\nspeed = 0.25\n")
+    csv(root / "phone.csv")
+    csv(root / "watch.csv")
+    traits = {client.id: client.traits for client in of(root)}
+    assert traits["watch"]["speed"] == 0.25
+    assert "speed" not in traits["phone"]
+    for wrong in ("0", "-1"):
+        folder(tmp_path, PLAIN + f"[clients.watch]\nspeed = {wrong}\n")
+        with pytest.raises(UserError, match=r"\[clients.watch\] has speed = .*; give a number above 0"):
+            of(root)

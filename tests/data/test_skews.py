@@ -1,6 +1,7 @@
 """Skews take away what was asked, from whom it was asked, and nothing else; a client's draw is its own."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -382,3 +383,16 @@ def test_mistakes_in_holding_out_are_explained(which, message):
     with pytest.raises(UserError) as caught:
         hold_out(blobs(clients=3), which, 0)
     assert str(caught.value) == message
+
+
+def test_all_devices_of_a_person_are_held_out_together():
+    """Six clients are three people; a third of them is one person, and nobody held out trains with another device."""
+    six = blobs(clients=6)
+    owned = six.with_clients(replace(c, traits={"person": f"p{i // 2}"}) for i, c in enumerate(six))
+    for which, held in ((0.3, 2), (1, 2), (2, 4), (["c01"], 1)):
+        after = hold_out(owned, which, 0)
+        assert len(after.newcomers) == held
+        if not isinstance(which, list):
+            assert {c.traits["person"] for c in after}.isdisjoint(c.traits["person"] for c in after.newcomers)
+    with pytest.raises(UserError, match="held-out takes 3 of the 3 people of 'blobs'; at least one must remain"):
+        hold_out(owned, 3, 0)

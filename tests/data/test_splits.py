@@ -340,3 +340,14 @@ def test_at_most():
     assert not torch.equal(at_most(whole, 10, 1).clients[0].train.x, got.train.x)
     assert len(at_most(whole, 100, 0).clients[0].train) == 72
     assert len(at_most(whole, 1, 0).clients[0].train) == 1
+
+
+def test_features_are_scaled_one_by_one_whatever_their_shape():
+    """The first value of a sample is 1 or 3, the second 10 or 50, the third stands still; one number would not do."""
+    train = np.array([[[1.0, 10.0, 7.0]], [[3.0, 50.0, 7.0]]])
+    test = np.array([[[2.0, 70.0, 8.0]]])
+    for shape in ((-1, 1, 3), (-1, 3)):
+        got = normalised(federation(train.reshape(shape), test.reshape(shape)), "feature").clients[0]
+        assert got.train.x.reshape(2, 3).tolist() == [[-1.0, -1.0, 0.0], [1.0, 1.0, 0.0]]
+        assert got.test.x.flatten().tolist() == [0.0, 2.0, 1.0]
+        assert got.train.x.shape[1:] == got.test.x.shape[1:] == train.reshape(shape).shape[1:]

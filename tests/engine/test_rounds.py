@@ -10,13 +10,15 @@ from typing import ClassVar
 
 import pytest
 import torch
+from torch import nn
 
-from conftest import blobs, plain_net
-from fedsense.bundle import part
+from conftest import blobs, plain_net, run
+from fedsense.bundle import part, to_bytes
 from fedsense.engine.rounds import Engine, Listener, Settings
 from fedsense.errors import RunFailed, UserError
 from fedsense.method import Reply
-from fedsense.methods import Centralized, FedAvg, Local
+from fedsense.methods import METHODS, Centralized, FedAvg, Local
+from fedsense.models.network import Network
 from fedsense.models.spec import ModelSpec
 from fedsense.ops import average
 
@@ -309,3 +311,71 @@ def test_a_client_without_any_test_data_is_left_out_of_the_mean():
     scores = finished(federation=federation.with_clients(clients)).record.scores[-1]["scores"]
     assert "c01" not in scores["personal"]["test"]["accuracy"]
     assert all(math.isfinite(v) for v in scores["global"]["test"]["accuracy"].values())
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        ([], "odd, round 1, choose: ValueError: it chose nobody"),
+        (["bob"], "odd, round 1, choose: ValueError: 'bob' is no client that trains"),
+    ],
+)
+def test_a_choice_that_cannot_be_is_named(chosen, message):
+    class Odd(FedAvg):
+        name = "odd"
+
+        def choose(self, server, clients, count, rng):
+            return chosen
+
+    with pytest.raises(RunFailed) as caught:
+        run(Odd(epochs=1))
+    assert str(caught.value) == message
+
+
+def test_a_choice_counts_once_and_in_order():
+    class Twice(FedAvg):
+        name = "twice"
+
+        def choose(self, server, clients, count, rng):
+            return ["c02", "c00", "c02"]
+
+    engine = run(Twice(epochs=1), rounds=1)
+    assert list(engine.record.ledger[0]["clients"]) == ["c00", "c02"]
+
+
+def test_an_observation_that_cannot_be_written_is_named():
+    class Odd(FedAvg):
+        name = "odd"
+
+        def observe(self, server):
+            return {"tensor": torch.zeros(1)}
+
+    with pytest.raises(RunFailed, match=r"odd, round 1, observe: TypeError: .*not JSON serializable"):
+        run(Odd(epochs=1))
+
+
+def test_networks_with_tensors_of_their_own_are_taken():
+    """Nothing is asked of a network but to run: constants, buffers that are not kept, and reading a value back."""
+
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.constant = torch.ones(12)
+            self.register_buffer("hidden", torch.ones(12), persistent=False)
+
+        def forward(self, x):
+            return x.flatten(1) * self.constant * self.hidden + torch.arange(12) * x.sum().item() * 0
+
+    def net(input_shape, classes):
+        return Network(Own(), nn.Linear(12, classes), features=12)
+
+    run(FedAvg(epochs=1), model=ModelSpec.of(net), rounds=1)
+    run(METHODS["fedapa"](epochs=1, selection="diverse"), model=ModelSpec.of(net), rounds=2, participation=0.5)
+
+
+def test_what_goes_to_everyone_is_serialised_once(monkeypatch):
+    """Also where a broadcast puts the same groups together anew for each client (SCAFFOLD)."""
+    packs = []
+    monkeypatch.setattr("fedsense.engine.executors.to_bytes", lambda bundle: packs.append(1) or to_bytes(bundle))
+    run(METHODS["scaffold"](epochs=1), rounds=1, workers=2, views=("personal",), every=9)
+    assert len(packs) == 1

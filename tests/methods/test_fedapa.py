@@ -31,6 +31,10 @@ def uploads(mean, count):
     }
 
 
+def shares_in(method, server):
+    return method.shares(server["table"]["mean"], server["table"]["count"] > 0)
+
+
 @pytest.fixture
 def table():
     """Three clients, four classes: class 3 at nobody, class 2 at the last one only."""
@@ -53,7 +57,9 @@ def test_eq11_by_hand():
 def test_eq5_to_8_against_a_literal_loop(table, aggregation, padding):
     mean, count = table
     tau, has = 0.3, count > 0
-    server = FedAPA(temperature=tau, aggregation=aggregation, padding=padding).aggregate({}, uploads(mean, count))
+    method = FedAPA(temperature=tau, aggregation=aggregation, padding=padding)
+    server = method.aggregate({}, uploads(mean, count))
+    share = shares_in(method, server)
     for i in range(3):
         for c in range(4):
             holders = [j for j in range(3) if has[j, c]]
@@ -64,7 +70,7 @@ def test_eq5_to_8_against_a_literal_loop(table, aggregation, padding):
                 own = mean[i, c]
                 shares = np.zeros(3)
                 shares[holders] = np.array(score) / sum(score)
-                np.testing.assert_allclose(server["share"]["of"][i, :, c], shares, rtol=1e-5, atol=1e-7)
+                np.testing.assert_allclose(share[i, :, c], shares, rtol=1e-5, atol=1e-7)
             else:
                 weight = [count[j, c] if padding == "samples" else 1.0 for j in holders]
                 total = sum(w * mean[j, c] for w, j in zip(weight, holders, strict=True))
@@ -80,7 +86,7 @@ def test_eq5_to_8_against_a_literal_loop(table, aggregation, padding):
 def test_eq6_by_hand():
     """Prototypes (1,0), (2,0) and (0,1), τ = ½: client a gives e², e², e⁰, shares 0.468, 0.468, 0.063."""
     mean = np.array([[[1.0, 0.0]], [[2.0, 0.0]], [[0.0, 1.0]]])
-    share = FedAPA().aggregate({}, uploads(mean, np.ones((3, 1), np.float32)))["share"]["of"]
+    share = shares_in(FedAPA(), FedAPA().aggregate({}, uploads(mean, np.ones((3, 1), np.float32))))
     e2 = math.exp(2)
     assert share[0, :, 0].tolist() == pytest.approx([e2 / (2 * e2 + 1), e2 / (2 * e2 + 1), 1 / (2 * e2 + 1)])
     assert share[2, :, 0].tolist() == pytest.approx([1 / (e2 + 2), 1 / (e2 + 2), e2 / (e2 + 2)])
@@ -251,7 +257,9 @@ def test_who_learns_from_whom_is_recorded(tmp_path):
     for peers in (peers for of_class in graph.values() for peers in of_class.values()):
         assert sum(peers.values()) == pytest.approx(1, abs=1e-3)
     for i, who in enumerate(sorted(engine.server["row"])):
-        assert graph["0"][who]["c02"] == pytest.approx(float(engine.server["share"]["of"][i, 2, 0]), abs=1e-5)
+        assert graph["0"][who]["c02"] == pytest.approx(
+            float(shares_in(engine.method, engine.server)[i, 2, 0]), abs=1e-5
+        )
 
 
 def test_of_many_peers_the_strongest_are_recorded():
@@ -260,10 +268,11 @@ def test_of_many_peers_the_strongest_are_recorded():
     sent = {
         f"c{i:02}": {"proto": {"mean": torch.from_numpy(mean[i]).float(), "count": torch.ones(1)}} for i in range(many)
     }
-    server = FedAPA(temperature=0.1).aggregate({}, sent)
-    shown = FedAPA().observe(server)["collaboration"]["0"]["c00"]
+    method = FedAPA(temperature=0.1)
+    server = method.aggregate({}, sent)
+    shown = method.observe(server)["collaboration"]["0"]["c00"]
     assert len(shown) == 20
-    strongest = server["share"]["of"][0, :, 0].topk(20).values
+    strongest = shares_in(method, server)[0, :, 0].topk(20).values
     assert sorted(shown.values(), reverse=True) == pytest.approx(strongest.tolist(), abs=1e-5)
 
 
@@ -323,3 +332,20 @@ def test_samples_of_a_class_nobody_is_known_to_hold_are_not_contrasted():
     server = method.aggregate({}, {"c00": site.handle(call).bundles["upload"]})
     answer = site.handle(Call("update", ("c01",), 2, {"down": method.broadcast(server, "c01")}))
     assert math.isfinite(answer.data["metrics"]["loss"])
+
+
+def test_the_diverse_choice_looks_at_prototypes_and_ages():
+    """Clients a and b have the same prototypes, c others: who has a does not take b. An old client comes first."""
+    mean = np.array([[[1.0, 0.0]], [[2.0, 0.0]], [[0.0, 1.0]]])
+    method = FedAPA(selection="diverse")
+    server = method.aggregate({}, uploads(mean, np.ones((3, 1), np.float32)))
+    server |= {"load": {c: torch.tensor(1.0) for c in "abc"}, "rounds": {"done": torch.tensor(1)}}
+    for i in range(30):
+        chosen = method.choose(server, list("abc"), 2, stream("choice", i))
+        assert "c" in chosen
+        assert len(chosen) == 2
+    server["table"]["age"] = torch.tensor([0, 0, 10**6])
+    assert all(method.choose(server, list("abc"), 1, stream("old", i)) == ["c"] for i in range(30))
+    server["rounds"]["done"] = torch.tensor(10**9)  # d was never heard of in a long time
+    server["load"]["d"] = torch.tensor(1.0)
+    assert all(method.choose(server, list("abcd"), 1, stream("new", i)) == ["d"] for i in range(30))

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from conftest import plain_net, quick, run, same_bits
+from conftest import blobs, plain_net, quick, run, same_bits
 from fedsense.bundle import to_bytes
 from fedsense.engine.site import Site
 from fedsense.errors import UserError
@@ -220,3 +220,50 @@ def test_mu_zero_neither_keeps_nor_runs_other_models():
     assert set(run(quick("fedcoad", mu=0.0), rounds=1).states["c00"]) == {"variate"}
     assert set(run(quick("fedcoad"), rounds=1).states["c00"]) == {"variate", "model"}
     assert FedCoad(mu=0.0).variates
+
+
+def test_a_local_update_is_algorithm_2_in_plain_pytorch():
+    """Adam with weight decay, contrast by two logits, θ ← θ − lr·(ρ_glob − ρ_i) after each step, then Eq. 7."""
+    method = quick("fedcoad", mu=3.0, temperature=0.3, optimiser="adam", lr=0.01, weight_decay=1e-3)
+    client = Site(blobs(), method, PLAIN, seed=0).client("c00")
+    draw = torch.Generator().manual_seed(0)
+    start = client.initial
+    shared, own, old = ({n: torch.randn(t.shape, generator=draw) for n, t in start.items()} for _ in range(3))
+    previous = {n: t + 0.3 * old[n] for n, t in start.items()}
+    work = Work(0, 3, "c00", 8)
+    reply = method.local_update(client, {"variate": own, "model": previous}, {"model": start, "variate": shared}, work)
+    local, glob, before = (plain_net((2, 6), 3) for _ in range(3))
+    for net, params in ((local, start), (glob, start), (before, previous)):
+        net.load_state_dict(params)
+    optimiser, steps = torch.optim.Adam(local.parameters(), lr=0.01, weight_decay=1e-3), 0
+    for step in work.epochs(2).steps(client.samples):
+        x, y = client.train.x[step.samples], client.train.y[step.samples]
+        out = local(x)
+        with torch.no_grad():
+            others = glob(x).features, before(x).features
+        contrast = torch.stack([F.cosine_similarity(out.features, other) for other in others], 1) / 0.3
+        loss = F.cross_entropy(out.logits, y) + 3.0 * F.cross_entropy(contrast, torch.zeros(len(y)).long())
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        with torch.no_grad():
+            for name, p in local.named_parameters():
+                p -= 0.01 * (shared[name] - own[name])
+        steps += 1
+    for name, tensor in local.state_dict().items():
+        torch.testing.assert_close(reply.model[name], tensor, rtol=1e-4, atol=1e-5)
+        new = own[name] - shared[name] + (start[name] - tensor) / (steps * 0.01)
+        torch.testing.assert_close(reply.state["variate"][name], new, rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(reply.upload["variate"][name], new - own[name], rtol=1e-3, atol=1e-3)
+
+
+def test_a_clients_own_model_is_the_one_it_trained_though_the_servers_comes_down():
+    """With turns, and scores every other round: without contrast MOON's clients have FedAvg's models, and scores."""
+    settings = {"rounds": 6, "participation": 0.5, "every": 2}
+    moon, fedavg = run(quick("moon", mu=0.0), **settings), run(quick("fedavg"), **settings)
+    assert moon.record.scores == fedavg.record.scores
+    for method in ("moon", "fedcoad"):
+        engine = run(quick(method), **settings)
+        for who, state in engine.states.items():
+            personal = engine.personal_parameters(who)
+            assert all(torch.equal(t, state["model"][name]) for name, t in personal.items())

@@ -139,18 +139,47 @@ def test_prototypes_go_up_after_training_in_inference():
 
 
 @pytest.mark.parametrize("distance", ["l2", "l1", "cosine"])
-def test_alignment_draws_clients_together(distance):
-    """After the same round, clients aligned to a prototype are nearer to it than clients that are not."""
-    method = {align: quick("protohar", align=align, distance=distance, epochs=6) for align in (0.0, 5.0)}
-    client, down, state = first_client(method[0.0])
-    target = {"mean": torch.full((3, 8), 0.5), "count": torch.ones(3)}
-    far = {}
-    for align, m in method.items():
-        got = m.local_update(client, state, down | {"proto": target}, Work(0, 1, "c00", 8)).upload["proto"]["mean"]
-        far[align] = float((1 - F.cosine_similarity(got, target["mean"])).mean())
-        if distance != "cosine":
-            far[align] = float((got - target["mean"]).abs().mean())
-    assert far[5.0] < 0.8 * far[0.0]
+def test_eq10_steps_the_encoder_along_each_distance(distance):
+    """One full-batch step without head phase, against the distance written out."""
+    method = ProtoHAR(head_epochs=0, encoder_epochs=1, batch=64, lr=0.1, momentum=0.0, align=3.0, distance=distance)
+    client, down, state = first_client(method)
+    target = {"mean": torch.randn(3, 8, generator=torch.Generator().manual_seed(1)), "count": torch.ones(3)}
+    got = method.local_update(client, state, down | {"proto": target}, Work(0, 1, "c00", 64)).model
+    net = plain_net((2, 6), 3)
+    net.load_state_dict(client.initial)
+    out, goal = net(client.train.x), target["mean"][client.train.y]
+    gap = {
+        "l2": lambda: F.mse_loss(out.features, goal),
+        "l1": lambda: F.l1_loss(out.features, goal),
+        "cosine": lambda: F.cosine_embedding_loss(out.features, goal, torch.ones(len(goal))),
+    }[distance]()
+    (F.cross_entropy(out.logits, client.train.y) + 3.0 * gap).backward()
+    for name, p in net.encoder.named_parameters():
+        torch.testing.assert_close(got[f"encoder.{name}"], p.detach() - 0.1 * p.grad)
+
+
+def test_eq7_and_8_by_hand():
+    """n = 1 and 3: (1·2 + 3·6)/4 = 5. Class 0 has 1 and 3 samples: prototype 5, or 4 if clients count alike."""
+
+    def sent(value, n):
+        proto = {"mean": torch.tensor([[value]]), "count": torch.tensor([float(n)])}
+        return {"encoder": {"encoder.w": torch.tensor([value])}, "proto": proto, "size": {"n": torch.tensor(float(n))}}
+
+    uploads = {"a": sent(2.0, 1), "b": sent(6.0, 3)}
+    server = {"encoder": {}, "proto": {"mean": torch.zeros(1, 1), "count": torch.zeros(1)}}
+    for weights, expected in (("samples", 5.0), ("uniform", 4.0)):
+        after = ProtoHAR(weights=weights).aggregate(server, uploads)
+        assert after["encoder"]["encoder.w"].tolist() == [5.0]
+        assert after["proto"]["mean"].item() == expected
+
+
+def test_gradients_are_clipped_at_fifty_as_in_the_authors_code():
+    method = ProtoHAR(head_epochs=0, encoder_epochs=1, batch=64, lr=1.0, momentum=0.0, align=1e6)
+    client, down, state = first_client(method)
+    target = {"mean": torch.full((3, 8), 100.0), "count": torch.ones(3)}
+    got = method.local_update(client, state, down | {"proto": target}, Work(0, 1, "c00", 64)).model
+    moved = torch.cat([(got[n] - t).flatten() for n, t in client.initial.items()]).norm()
+    assert float(moved) == pytest.approx(50.0, rel=1e-4)
 
 
 def test_reweighted_prototypes_differ_once_there_is_something_to_compare_with():

@@ -12,7 +12,7 @@ from fedsense.federation import Member, Task
 from fedsense.methods import Local
 from fedsense.models.network import Batch
 from fedsense.models.spec import ModelSpec
-from fedsense.ops import add_changes, corrected, model_contrast, new_variates, trainers, variate_change, views_of
+from fedsense.ops import add_changes, corrected, model_contrast, new_variates, seen_by, trainers, variate_change
 from fedsense.optim import sgd
 
 
@@ -51,11 +51,11 @@ def test_views_are_inference_features_of_each_model():
     site = Site(blobs(), Local(), ModelSpec.of(plain_net), seed=0)
     client = site.client("c00")
     other = {name: t + 0.1 for name, t in client.initial.items()}
-    seen = views_of(client, client.initial, other)
+    seen = seen_by(client, client.initial, other)
     torch.testing.assert_close(seen["toward"], client.model.infer(client.initial, client.train.x).features)
     torch.testing.assert_close(seen["away"], client.model.infer(other, client.train.x).features)
     assert not seen["toward"].requires_grad
-    same = views_of(client, client.initial, client.initial)
+    same = seen_by(client, client.initial, client.initial)
     assert same["away"] is same["toward"], "one pass where both are one model"
 
 

@@ -99,7 +99,7 @@ def check_layout(layout: Layout, client: str, whole: bool) -> None:
         (layout.time in columns, f"learns from '{layout.time}', which is the time; take it out of columns"),
         (bool(reserved), f"calls a channel '{''.join(reserved[:1])}'; give it another name: columns = {{ other = … }}"),
         (layout.rate is not None and layout.rate <= 0, f"has rate = {layout.rate}; give Hz above 0"),
-        (layout.speed is not None and not 0 < layout.speed < math.inf,
+        (layout.speed is not None and layout.speed <= 0,
          f"has speed = {layout.speed}; give a number above 0, such as 0.25 for a device four times as slow as others"),
         (layout.decimal == layout.separator, 'has decimal = "," and cells separated by "," too; say separator = ";"'),
         (whole and not layout.rate and not layout.time,

@@ -236,9 +236,13 @@ def apply_skews(federation: Federation, skews: Iterable[Skew], seed: int) -> Fed
 def hold_out(federation: Federation, which: int | float | Sequence[str], seed: int) -> Federation:
     """Some clients become newcomers: so many (a whole number), a share (rounded up, FedCoad's ⌈20 %⌉), or those named.
 
-    Who goes is drawn from a stream of each client's own, so a larger number holds out those of a smaller one and more.
+    Numbers and shares are of people: clients with one trait ``person`` (somebody's phone and watch) go together. Who
+    goes is drawn from a stream of their own, so a larger number holds out those of a smaller one and more.
     """
-    count = len(federation)
+    people: dict[str, list[str]] = {}
+    for client in federation:
+        people.setdefault(str(client.traits.get("person", client.id)), []).append(client.id)
+    count = len(people)
     if isinstance(which, bool) or not isinstance(which, int | float | Sequence):
         raise UserError(f"held-out is {which!r}; give a number of clients, a share, or a list of their ids")
     if isinstance(which, int | float):
@@ -246,14 +250,17 @@ def hold_out(federation: Federation, which: int | float | Sequence[str], seed: i
             raise UserError(f"held-out is {which:g}; give a number of clients from 0, or a share from 0 to 1")
         # 0.07 * 100 is a little more than 7
         held = which if isinstance(which, int) else math.ceil(round(which * count, 9))
-        order = sorted(federation.ids, key=lambda client_id: (stream(seed, "hold-out", client_id).random(), client_id))
-        gone = set(order[:held])
+        order = sorted(map(min, people.values()), key=lambda first: (stream(seed, "hold-out", first).random(), first))
+        first = set(order[:held])
+        gone = {client_id for clients in people.values() if min(clients) in first for client_id in clients}
     else:
         gone = {federation[client_id].id for client_id in ([which] if isinstance(which, str) else which)}
         held = len(gone)
-    if held >= count:
+    if len(gone) == len(federation):
         raise UserError(
-            f"held-out takes {held} of the {count} clients of '{federation.name}'; at least one must remain"
+            f"held-out takes {held} of the {len(federation)} clients of '{federation.name}'; at least one must remain"
+            if count == len(federation)
+            else f"held-out takes {held} of the {count} people of '{federation.name}'; at least one must remain"
         )
     moved = tuple(client for client in federation if client.id in gone)
     stay = (client for client in federation if client.id not in gone)

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
@@ -60,6 +61,9 @@ class Serial:
         pass
 
 
+Packed = dict[tuple[tuple[str, int], ...], bytes | None]
+
+
 class Workers:
     """Processes that live as long as the run; each holds the same Site and takes the next call when it is free.
 
@@ -82,7 +86,8 @@ class Workers:
             self._processes.append(process)
 
     def run(self, calls: Sequence[Call]) -> Iterator[tuple[int, Answer]]:
-        packed: dict[int, bytes] = {}  # a Bundle that goes to many is serialised once
+        uses = Counter(_identity(bundle) for call in calls for bundle in call.bundles.values())
+        packed: Packed = {key: None for key, count in uses.items() if count > 1}  # goes to many, is serialised once
         waiting = iter(enumerate(calls))
         busy: dict[Connection[Any, Any], int] = {}
         try:
@@ -148,13 +153,21 @@ def _receive(end: Connection[Any, Any]) -> tuple[dict[str, Any], dict[str, Bundl
     return head, {name: from_bytes(end.recv_bytes()) for name in head["blobs"]}
 
 
-def _send_call(end: Connection[Any, Any], call: Call, packed: dict[int, bytes]) -> None:
+def _identity(bundle: Bundle) -> tuple[tuple[str, int], ...]:
+    """Two Bundles of the same groups, the very objects, are one: a broadcast may put them together anew for each."""
+    return tuple((group, id(params)) for group, params in bundle.items())
+
+
+def _send_call(end: Connection[Any, Any], call: Call, packed: Packed) -> None:
     blobs = {}
     for name, bundle in call.bundles.items():
-        shared = name == "down" or call.job == "global"
-        blobs[name] = packed.get(id(bundle)) or to_bytes(bundle)
-        if shared:
-            packed[id(bundle)] = blobs[name]
+        key = _identity(bundle)
+        blob = packed.get(key)
+        if blob is None:
+            blob = to_bytes(bundle)
+            if key in packed:
+                packed[key] = blob
+        blobs[name] = blob
     head = {"job": call.job, "clients": call.clients, "round": call.round, "score": call.score}
     try:
         _send(end, head, blobs)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -108,8 +108,6 @@ class Engine:
     def __post_init__(self) -> None:
         s = self.settings
         check_metrics(s.metrics, self.federation.task)
-        if asked := [view for view in s.views if view in HELD_OUT]:
-            _refuse_without_newcomers(self.federation, asked[0])
         self.site = Site(
             self.federation,
             self.method,
@@ -121,6 +119,8 @@ class Engine:
             pool=s.pool,
             device=s.torch_device(),
         )
+        if asked := [view for view in s.views if view in HELD_OUT]:
+            _refuse_without_newcomers(self.site, asked[0])
         self.trainees = sorted(client.id for client in self.site.trainees if len(client.train))
         if not self.trainees:
             raise UserError(f"no client of '{self.federation.name}' has training data")
@@ -171,7 +171,25 @@ class Engine:
     def participants(self, round: int) -> list[str]:
         """⌈share·N⌉ clients, as the method chooses: by default drawn from (seed, round) alone."""
         count = math.ceil(self.settings.participation * len(self.trainees) - 1e-9)
-        return self.method.choose(self.server, self.trainees, count, stream(self.settings.seed, round, "participants"))
+        rng = stream(self.settings.seed, round, "participants")
+        with self._explained(round, "choose"):
+            chosen = sorted(set(self.method.choose(self.server, self.trainees, count, rng)))
+            if strangers := set(chosen) - set(self.trainees):
+                raise ValueError(f"'{min(strangers)}' is no client that trains")
+            if not chosen:
+                raise ValueError("it chose nobody")
+        return chosen
+
+    @contextmanager
+    def _explained(self, round: int, what: str) -> Iterator[None]:
+        """Whatever a method does wrong on the server, it is named."""
+        try:
+            yield
+        except FedsenseError:
+            raise
+        except Exception as error:
+            note = f"{self.method.name}, round {round}, {what}: {type(error).__name__}: {error}"
+            raise RunFailed(note) from error
 
     def _one_round(self, round: int) -> None:
         chosen = self.participants(round)
@@ -181,19 +199,15 @@ class Engine:
         answers = self._ask(calls, round, tell=True)
         uploads = {client: answer.bundles["upload"] for client, answer in zip(chosen, answers, strict=True)}
         self._between_rounds = False
-        try:
+        with self._explained(round, "aggregate"):
             self.server = self.method.aggregate(self.server, uploads)
-        except FedsenseError:
-            raise
-        except Exception as error:
-            note = f"{self.method.name}, round {round}, aggregate: {type(error).__name__}: {error}"
-            raise RunFailed(note) from error
         self._commit(chosen, answers)
         self.record.add("ledger", self._ledger_line(round, calls, answers))
         if scoring:
             self.record.add("scores", {"round": round, "scores": self._score(round)})
-            if seen := self.method.observe(self.server):
-                self.record.add("observations", {"round": round, **seen})
+            with self._explained(round, "observe"):
+                if seen := self.method.observe(self.server):
+                    self.record.add("observations", {"round": round, **seen})
         self.round, self._between_rounds = round, True
         self._save(always=round == self.settings.rounds)
 
@@ -271,6 +285,8 @@ class Engine:
             for who, scores in answer.data["scores"].items():
                 for view in found.keys() & scores.keys():
                     found[view][who] = scores[view]
+            if "held-out-pooled" in views and "pooled" in answer.data:
+                found["held-out-pooled"]["everyone"] = answer.data["pooled"]
         return {view: self._by_metric({c: found[view][c] for c in sorted(found[view])}) for view in views}
 
     def _by_metric(self, scores: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, Any]:
@@ -307,7 +323,7 @@ class Engine:
                 },
                 "versions": {"fedsense": __version__, "torch": torch.__version__},
                 "newcomers": {
-                    c.id: {"samples": sum(map(len, c.splits)), **c.traits} for c in self.federation.newcomers
+                    c.id: {**c.traits, "samples": sum(map(len, c.splits))} for c in self.federation.newcomers
                 },
                 **self.about,
             },
@@ -357,18 +373,20 @@ class Engine:
         return kept | ({"trained": self.trained[client]["model"]} if client in self.trained else {})
 
 
-def _refuse_without_newcomers(federation: Federation, view: str) -> None:
-    shapes = {client.input_shape for client in federation}
+def _refuse_without_newcomers(site: Site, view: str) -> None:
+    federation = site.federation
     if not federation.newcomers:
         raise UserError(
             f"view '{view}' scores people who take no part in training, but nobody of '{federation.name}' is held out; "
             "say held-out = 0.2 in [data], or leave the view out",
             about=view,
         )
+    known = {(client.input_shape, site.architecture(client.id)) for client in federation}
     for newcomer in federation.newcomers:
-        if newcomer.input_shape not in shapes:
+        if (newcomer.input_shape, site.architecture(newcomer.id)) not in known:
             raise UserError(
-                f"view '{view}': client '{newcomer.id}' is held out and its samples have shape "
-                f"{list(newcomer.input_shape)}, which no client trains on; hold out others, or leave the view out",
+                f"view '{view}': client '{newcomer.id}' is held out, and nobody trains its model "
+                f"({site.architecture(newcomer.id)} for samples of shape {list(newcomer.input_shape)}); "
+                "hold out others, or leave the view out",
                 about=view,
             )

@@ -11,7 +11,8 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,9 @@ class Site:
         common = {name: t for name, t in values.items() if all(s.get(name) == tuple(t.shape) for s in shapes)}
         return self.method.init_server(self.task, common)
 
+    def architecture(self, client_id: str) -> str:
+        return self._architecture[client_id]
+
     def handle(self, call: Call) -> Answer:
         """Do what is asked; errors say which client they met."""
         try:
@@ -119,7 +123,10 @@ class Site:
             if personal is None:
                 personal = self.method.personalise(client, reply.state, down, work)
             own = reply.state.get("model", {})
-            if any(own.get(name) is not tensor for name, tensor in personal.items()):  # else the state holds it
+            laid_over = any(group in down for group in MODEL_GROUPS)  # the next broadcast would be, over the state
+            if laid_over or any(
+                own.get(name) is not tensor for name, tensor in personal.items()
+            ):  # else the state has it
                 answer.bundles["model"] = to_device({"model": personal}, "cpu")
             if call.score:
                 answer.data["scores"] = self._own_scores(client, personal)
@@ -160,7 +167,7 @@ class Site:
             parts.append((logits, samples.y.cpu().numpy()))
             scores[client_id] = {"held-out": self._measured(*parts[-1])}
         logits, y = (np.concatenate(column) for column in zip(*parts, strict=True))
-        return Answer(data={"scores": scores | {"everyone": {"held-out-pooled": self._measured(logits, y)}}})
+        return Answer(data={"scores": scores, "pooled": self._measured(logits, y)})
 
     def _measured(self, logits: Array, y: Array, cut: int = 0) -> dict[str, dict[str, float]]:
         """Metrics on validation data, the first ``cut`` samples, and on test data, the others."""
@@ -233,8 +240,8 @@ class Site:
                 model.shapes,
                 model.buffers,
                 model.features,
-                model.flops(data.input_shape),
                 _speed(data),
+                partial(model.flops, data.input_shape),
             )
             widest = max(widest, model.features)
         return replace(task, features=widest, members=members)
@@ -252,7 +259,7 @@ class Site:
 
 def _speed(data: ClientData) -> float:
     speed = data.traits.get("speed", 1.0)
-    if isinstance(speed, bool) or not isinstance(speed, int | float) or not 0 < speed < float("inf"):
+    if isinstance(speed, bool) or not isinstance(speed, Real) or not 0 < float(speed) < float("inf"):
         raise UserError(f"client '{data.id}': its trait speed is {speed!r}; give a positive number, 1 being usual")
     return float(speed)
 

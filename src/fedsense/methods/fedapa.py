@@ -120,22 +120,24 @@ class FedAPA(Method):
     def aggregate(self, server: Bundle, uploads: Mapping[str, Bundle]) -> Bundle:
         who, mean, count, age = self._table(server, uploads)  # [n, C, d], [n, C], [n]
         has = count > 0
-        both = has[:, None] & has[None]  # j is in J_c(i): [n, n, C]
-        alike = likeness(mean) if self.aggregation == "similarity" else torch.zeros(both.shape)  # Eq. 5
-        share = (alike / self.temperature).masked_fill(~both, -torch.inf).softmax(1).nan_to_num()  # Eq. 6
         averaged = F.normalize(mean, dim=-1) if self.normalise else mean
-        personal = torch.einsum("ijc,jcd->icd", share, averaged)  # Eq. 7
+        personal = torch.einsum("ijc,jcd->icd", self.shares(mean, has), averaged)  # Eq. 7
         each = [{"mean": m, "count": n} for m, n in zip(averaged, count, strict=True)]
         padding = merge_prototypes(each, uniform=self.padding == "uniform")  # Eq. 8
         kept = {"load": server["load"], "rounds": {"done": server["rounds"]["done"] + 1}} if "load" in server else {}
         return kept | {
             "row": {client_id: torch.tensor(i) for i, client_id in enumerate(who)},
             "table": {"mean": mean, "count": count, "age": age},
-            "share": {"of": share},
             "padding": padding,
             "personal": {"mean": torch.where(has[..., None], personal, padding["mean"])},
             "padded": {"mean": torch.where(has[..., None], mean, padding["mean"])},
         }
+
+    def shares(self, mean: Tensor, has: Tensor) -> Tensor:
+        """α_ijc ``[n, n, C]``, Eq. 5 and 6: how much of j's prototype of class c is in i's; 0 unless both hold it."""
+        both = has[:, None] & has[None]  # j is in J_c(i)
+        alike = likeness(mean) if self.aggregation == "similarity" else torch.zeros(both.shape)
+        return (alike / self.temperature).masked_fill(~both, -torch.inf).softmax(1).nan_to_num()
 
     def choose(self, server: Bundle, clients: Sequence[str], count: int, rng: np.random.Generator) -> list[str]:
         """With ``selection = "diverse"`` by :func:`fedsense.ops.selection.draw_diverse`.
@@ -153,8 +155,8 @@ class FedAPA(Method):
             rows = torch.stack([server["row"][clients[i]] for i in seen])
             table = {name: values[rows] for name, values in server["table"].items()}
             age[seen] = table["age"].numpy()
-            both = torch.einsum("ic,jc->ij", *2 * [(table["count"] > 0).float()]).clamp(min=1)
-            alike[np.ix_(seen, seen)] = (likeness(table["mean"]).sum(2) / both).numpy()
+            unit, has = F.normalize(table["mean"], dim=-1).flatten(1), (table["count"] > 0).float()
+            alike[np.ix_(seen, seen)] = (unit @ unit.T / (has @ has.T).clamp(min=1)).numpy()
         return [clients[i] for i in draw_diverse(alike, age, load, count, rng)]
 
     def observe(self, server: Bundle) -> dict[str, Any]:
@@ -162,14 +164,18 @@ class FedAPA(Method):
 
         Of more than 20 peers of a client and class, the 20 with the largest weights.
         """
-        who = sorted(server["row"])
-        share, has = server["share"]["of"], server["table"]["count"] > 0
+        who, table = sorted(server["row"]), server["table"]
+        has = table["count"] > 0
+        weights, strongest = self.shares(table["mean"], has).topk(min(len(who), SHOWN_PEERS), dim=1)  # [n, k, C]
         graph: dict[str, dict[str, dict[str, float]]] = {}
-        for c in range(has.shape[1]):
-            holders = has[:, c].nonzero().flatten().tolist()
-            graph[str(c)] = {who[i]: _strongest({who[j]: float(share[i, j, c]) for j in holders}) for i in holders}
-        ages = {client_id: int(server["table"]["age"][i]) for i, client_id in enumerate(who)}
-        return {"collaboration": graph, "ages": ages}
+        for c, holders in enumerate(has.T):
+            rows = zip(who, holders.tolist(), weights[:, :, c].tolist(), strongest[:, :, c].tolist(), strict=True)
+            graph[str(c)] = {
+                client_id: {who[j]: round(weight, 5) for weight, j in zip(row, peers, strict=True) if has[j, c]}
+                for client_id, holds, row, peers in rows
+                if holds
+            }
+        return {"collaboration": graph, "ages": dict(zip(who, table["age"].tolist(), strict=True))}
 
     def _contrasting(self, client: Client, sets: Tensor, shares: Tensor, known: Tensor, strength: float) -> Loss:
         def loss(params: Params, batch: Batch) -> Tensor:  # Eq. 12: L_ce + λ (L_g + L_c), Eq. 9 and 10
@@ -194,8 +200,3 @@ class FedAPA(Method):
                 table, row = server["table"], known[client_id]
                 mean[i], count[i], age[i] = table["mean"][row], table["count"][row], table["age"][row] + 1
         return who, mean, count, age
-
-
-def _strongest(weights: Mapping[str, float]) -> dict[str, float]:
-    kept = sorted(weights, key=lambda peer: (-weights[peer], peer))[:SHOWN_PEERS]
-    return {peer: round(weights[peer], 5) for peer in sorted(kept)}

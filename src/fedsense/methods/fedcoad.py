@@ -28,10 +28,10 @@ from fedsense.ops import (
     classify_and_contrast,
     corrected,
     new_variates,
+    seen_by,
     size,
     trainers,
     variate_change,
-    views_of,
     zeros_of_trained,
 )
 from fedsense.training import fit
@@ -69,14 +69,14 @@ class FedCoad(Method):
         return {group: server[group] for group in ("model", "variate") if group in server}
 
     def local_update(self, client: Client, state: Bundle, down: Bundle, work: Work) -> Reply:
-        model, loss, seen, steps = down["model"], classify(client), {}, self.optim()
+        model, loss, seen, optimiser = down["model"], classify(client), {}, self.optim()
         if self.mu:
             loss = classify_and_contrast(client, self.mu, self.temperature)  # Eq. 3
-            seen = views_of(client, model, state.get("model", model))
+            seen = seen_by(client, model, state.get("model", model))
         if self.variates:
             own, shared = state["variate"], down["variate"]
-            steps = corrected(steps, self.lr, own, shared)  # Eq. 4 to 6
-        done = fit(loss, model, client, work.epochs(self.epochs), steps, beside=seen)
+            optimiser = corrected(optimiser, self.lr, own, shared)  # Eq. 4 to 6
+        done = fit(loss, model, client, work.epochs(self.epochs), optimiser, beside=seen)
         kept: Bundle = {"model": done.params} if self.mu else {}
         upload: Bundle = {"model": done.params, "size": size(client)}
         if self.variates:

@@ -17,7 +17,7 @@ from fedsense.bundle import Bundle, Params
 from fedsense.client import Client
 from fedsense.federation import Task
 from fedsense.method import Method, Reply, share_one_model
-from fedsense.ops import average, classify_and_contrast, size, views_of
+from fedsense.ops import average, classify_and_contrast, seen_by, size
 from fedsense.training import fit
 from fedsense.work import Work
 
@@ -45,7 +45,7 @@ class Moon(Method):
 
     def local_update(self, client: Client, state: Bundle, down: Bundle, work: Work) -> Reply:
         model = down["model"]
-        seen = views_of(client, model, state.get("model", model))
+        seen = seen_by(client, model, state.get("model", model))
         loss = classify_and_contrast(client, self.mu, self.temperature)
         done = fit(loss, model, client, work.epochs(self.epochs), self.optim(), beside=seen)
         return Reply(

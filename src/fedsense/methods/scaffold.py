@@ -56,8 +56,8 @@ class Scaffold(Method):
 
     def local_update(self, client: Client, state: Bundle, down: Bundle, work: Work) -> Reply:
         model, own, shared = down["model"], state["variate"], down["variate"]
-        steps = corrected(self.optim(), self.lr, own, shared)
-        done = fit(classify(client), model, client, work.epochs(self.epochs), steps)
+        optimiser = corrected(self.optim(), self.lr, own, shared)
+        done = fit(classify(client), model, client, work.epochs(self.epochs), optimiser)
         new = new_variates(own, shared, model, done.params, done.steps, self.lr)
         return Reply(
             state={"variate": new},

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.utils.flop_counter import FlopCounterMode
 
 from fedsense.bundle import Params
 from fedsense.errors import UserError
@@ -84,12 +83,14 @@ class Model:
         return sum(p.numel() for p in self.network.parameters())
 
     def flops(self, input_shape: Sequence[int]) -> int:
-        """Floating-point operations of one sample's forward pass (matrix products and convolutions), not run."""
+        """Floating-point operations of one sample's forward pass: its matrix products and convolutions."""
         if self._flops is None:
-            own = {name: torch.empty(shape, device="meta") for name, shape in self.shapes.items()}
+            from torch.utils.flop_counter import FlopCounterMode
+
+            device = next((t.device for t in self.network.state_dict().values()), torch.device("cpu"))
             self._set_mode(())
             with torch.no_grad(), FlopCounterMode(display=False) as counter:
-                functional_call(self.network, own, (torch.empty(1, *input_shape, device="meta"),))
+                self.network(torch.zeros(1, *input_shape, device=device))
             self._flops = int(counter.get_total_flops())
         return self._flops
 

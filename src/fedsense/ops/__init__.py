@@ -1,7 +1,7 @@
 """What methods share: losses, averaging, prototypes, contrast between models, control variates."""
 
 from fedsense.ops.averaging import average, size, zeros_of_trained
-from fedsense.ops.contrast import classify_and_contrast, model_contrast, views_of
+from fedsense.ops.contrast import classify_and_contrast, model_contrast, seen_by
 from fedsense.ops.losses import classify, cross_entropy, proximal
 from fedsense.ops.prototypes import (
     Distance,
@@ -33,9 +33,9 @@ __all__ = [
     "prototype_contrast",
     "prototype_gap",
     "proximal",
+    "seen_by",
     "size",
     "trainers",
     "variate_change",
-    "views_of",
     "zeros_of_trained",
 ]

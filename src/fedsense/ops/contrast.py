@@ -22,7 +22,7 @@ def model_contrast(features: Tensor, batch: Batch, toward: Tensor, away: Tensor,
     return (F.softplus(gap / temperature) * batch.mask).sum() / batch.mask.sum()
 
 
-def views_of(client: Client, model: Params, previous: Params) -> Params:
+def seen_by(client: Client, model: Params, previous: Params) -> Params:
     """What two frozen models see in every training sample, for ``fit(..., beside=...)``.
 
     Both stay as they are for the round, so this is done once a round and not once an epoch.
@@ -33,7 +33,7 @@ def views_of(client: Client, model: Params, previous: Params) -> Params:
 
 
 def classify_and_contrast(client: Client, mu: float, temperature: float) -> Callable[[Params, Batch], Tensor]:
-    """Cross-entropy plus μ times the contrast to :func:`views_of`: MOON Eq. 4, FedCoad Eq. 3."""
+    """Cross-entropy plus μ times the contrast to :func:`seen_by`: MOON Eq. 4, FedCoad Eq. 3."""
 
     def loss(params: Params, batch: Batch) -> Tensor:
         out = client.model(params, batch)
