@@ -10,6 +10,7 @@ import pytest
 from conftest import real
 from fedsense.cli import _run as cli
 from fedsense.cli.reference import datasets_page
+from fedsense.recipe import load_recipe
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -63,3 +64,12 @@ def test_links_lead_somewhere():
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
             if not target.startswith("http"):
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_commands_for_the_papers_name_recipes_and_settings_that_exist():
+    """They run too long to be run here; a name that is wrong is refused when the recipe is read."""
+    commands = re.findall(r"`(fedsense run [^`]+)`", (ROOT / "docs" / "how-to" / "papers.md").read_text())
+    assert len(commands) > 20
+    for command in commands:
+        words = shlex.split(command)
+        load_recipe(words[2], [setting for setting, flag in zip(words[1:], words, strict=False) if flag == "--set"])
