@@ -103,11 +103,9 @@ class FedAPA(Method):
         loss = classify(client)
         if down and strength:
             sets = [down["personal"]["mean"][None], *([down["peers"]["mean"]] if self.peers else [])]
-            sets = [F.normalize(prototypes, dim=-1) for prototypes in sets]
-            shares = torch.cat(
-                [torch.full((len(s),), 1 / len(s), device=s.device) for s in sets]
-            )  # of Q_i, of each P_j
-            loss = self._contrasting(client, torch.cat(sets), shares, down["known"]["classes"], strength)
+            each = [s.new_full((len(s),), strength / len(s)) for s in sets]  # λ for Q_i, λ/n for each of the n P_j
+            prototypes = F.normalize(torch.cat(sets), dim=-1)
+            loss = self._contrasting(client, prototypes, torch.cat(each), down["known"]["classes"])
         done = fit(loss, state["model"], client, work.epochs(self.epochs), self.optim())
         proto = class_prototypes(client, done.params)  # Eq. 4
         held = proto["count"] > 0
@@ -171,17 +169,17 @@ class FedAPA(Method):
         for c, holders in enumerate(has.T):
             rows = zip(who, holders.tolist(), weights[:, :, c].tolist(), strongest[:, :, c].tolist(), strict=True)
             graph[str(c)] = {
-                client_id: {who[j]: round(weight, 5) for weight, j in zip(row, peers, strict=True) if has[j, c]}
+                client_id: {who[j]: round(weight, 5) for weight, j in zip(row, peers, strict=True) if weight > 0}
                 for client_id, holds, row, peers in rows
                 if holds
             }
         return {"collaboration": graph, "ages": dict(zip(who, table["age"].tolist(), strict=True))}
 
-    def _contrasting(self, client: Client, sets: Tensor, shares: Tensor, known: Tensor, strength: float) -> Loss:
+    def _contrasting(self, client: Client, sets: Tensor, weights: Tensor, known: Tensor) -> Loss:
         def loss(params: Params, batch: Batch) -> Tensor:  # Eq. 12: L_ce + λ (L_g + L_c), Eq. 9 and 10
             out = client.model(params, batch)
             contrast = prototype_contrast(out.features, batch, sets, known, self.temperature)  # [1 + n]
-            return cross_entropy(out.logits, batch) + strength * (shares * contrast).sum()
+            return cross_entropy(out.logits, batch) + (weights * contrast).sum()
 
         return loss
 
