@@ -164,7 +164,7 @@ def share_one_model(method: Method, task: Task, parts: tuple[str, ...] = PARTS) 
                     f"{method.name} shares '{name}', but client '{first.id}' ({first.architecture}) has "
                     f"{_shape(first.shapes, name)} and client '{other.id}' ({other.architecture}) "
                     f"{_shape(other.shapes, name)}; give all clients the same model and input shape, or use a method "
-                    "that keeps models apart (local)"
+                    "that keeps models apart (fedapa, local)"
                 )
 
 

@@ -202,8 +202,26 @@ def test_different_architectures_learn_side_by_side():
     assert engine.server["personal"]["mean"].shape == (3, 4, 256)
     scores = engine.record.scores[-1]["scores"]["personal"]["test"]["accuracy"]
     assert min(scores.values()) > 0.5, scores
-    with pytest.raises(UserError, match="fedavg shares"):
+    with pytest.raises(UserError, match=r"fedavg shares .* keeps models apart \(fedapa, local\)"):
         run(METHODS["fedavg"](), images(), model=sizes)
+
+
+def test_fedavg_among_clients_with_the_same_network():
+    """Six clients, three networks: two and two and two are averaged, and with one network it is plain FedAvg."""
+    sizes = ModelSpec.of(["convnet4-tiny", "convnet4-middle", "convnet4-large"])
+    method = METHODS["fedavg"](epochs=1, batch=8, by_architecture=True)
+    engine = run(method, images(6), model=sizes, rounds=2, moment="received", participation=0.5)
+    assert engine.method.global_model(engine.server) is None
+    taken = {c for line in engine.record.ledger for c in line["clients"]}
+    heard = {int(engine.server["architecture"][c]) for c in taken}
+    assert {name for name in engine.server if name.startswith("model-")} == {f"model-{kind}" for kind in heard}
+    whole = run(method, images(6), model=sizes, rounds=1, moment="received")
+    for first, second, other in (("r0", "r3", "r1"), ("r1", "r4", "r2"), ("r2", "r5", "r0")):
+        a, b, c = (to_bytes({"m": whole.personal_parameters(who)}) for who in (first, second, other))
+        assert a == b != c
+    ours, theirs = (run(quick("fedavg", by_architecture=apart)) for apart in (True, False))
+    assert to_bytes({"m": ours.server["model-0"]}) == to_bytes({"m": theirs.server["model"]})
+    assert ours.record.scores[-1]["scores"]["personal"] == theirs.record.scores[-1]["scores"]["personal"]
 
 
 def test_feature_spaces_of_different_width_are_refused():

@@ -1,6 +1,6 @@
 """What methods share: losses, averaging, prototypes, contrast between models, control variates."""
 
-from fedsense.ops.averaging import average, size, zeros_of_trained
+from fedsense.ops.averaging import architectures, average, average_for, average_within, size, zeros_of_trained
 from fedsense.ops.contrast import classify_and_contrast, model_contrast, seen_by
 from fedsense.ops.losses import classify, cross_entropy, proximal
 from fedsense.ops.prototypes import (
@@ -18,7 +18,10 @@ from fedsense.ops.variates import add_changes, corrected, new_variates, trainers
 __all__ = [
     "Distance",
     "add_changes",
+    "architectures",
     "average",
+    "average_for",
+    "average_within",
     "class_prototypes",
     "classify",
     "classify_and_contrast",

@@ -23,6 +23,33 @@ def zeros_of_trained(params: Mapping[str, Tensor], task: Task) -> Params:
     return {name: torch.zeros_like(t) for name, t in params.items() if name not in resting}
 
 
+def architectures(task: Task) -> Params:
+    """The number of each client's architecture: clients whose models have the same names and shapes have one number."""
+    alike: list[Mapping[str, tuple[int, ...]]] = []
+    numbers = {}
+    for client_id in sorted(task.members):
+        shapes = task.members[client_id].shapes
+        if shapes not in alike:
+            alike.append(shapes)
+        numbers[client_id] = torch.tensor(alike.index(shapes))
+    return numbers
+
+
+def average_within(server: Bundle, uploads: Mapping[str, Bundle]) -> Bundle:
+    """One average an architecture, ``model-0``, ``model-1``, …; one of which nobody took part stays as it was."""
+    number = {client_id: int(server["architecture"][client_id]) for client_id in uploads}
+    return server | {
+        f"model-{kind}": average({c: u for c, u in uploads.items() if number[c] == kind}, "model")
+        for kind in sorted(set(number.values()))
+    }
+
+
+def average_for(server: Bundle, client_id: str) -> Bundle:
+    """What :func:`average_within` has for a client: a ``model``, or nothing yet."""
+    model = server.get(f"model-{int(server['architecture'][client_id])}")
+    return {} if model is None else {"model": model}
+
+
 def average(uploads: Mapping[str, Bundle], group: str, uniform: bool = False) -> Params:
     """Σ n_i w_i / Σ n_i over one group of the uploads, buffers such as BatchNorm's statistics included.
 
