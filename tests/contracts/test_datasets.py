@@ -139,7 +139,7 @@ def test_no_sample_is_on_two_sides(name):
 def test_skews_go_with_real_recordings(name):
     whole = of(name, split={"kind": "random", "val": 0.0})
     small = of(name, split={"kind": "random", "val": 0.0}, skew=[{"kind": "fraction", "keep": 0.5}], held_out=1)
-    assert len(small.newcomers) == 1
+    assert len({c.traits.get("person", c.id) for c in small.newcomers}) == 1, "all devices of one person"
     assert len(small) == len(whole) - 1
     for client in small:
         before = whole[client.id]
