@@ -140,7 +140,7 @@ def test_skews_go_with_real_recordings(name):
     whole = of(name, split={"kind": "random", "val": 0.0})
     small = of(name, split={"kind": "random", "val": 0.0}, skew=[{"kind": "fraction", "keep": 0.5}], held_out=1)
     assert len({c.traits.get("person", c.id) for c in small.newcomers}) == 1, "all devices of one person"
-    assert len(small) == len(whole) - 1
+    assert len(small) == len(whole) - len(small.newcomers)
     for client in small:
         before = whole[client.id]
         assert len(client.train) == pytest.approx(len(before.train) / 2, abs=len(whole.task.classes))
