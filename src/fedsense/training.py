@@ -44,12 +44,8 @@ def fit(
     sample (what a frozen model makes of it, say); a batch carries its rows of them as ``batch.beside``.
     """
     parts = (only,) if isinstance(only, str) else tuple(only)
-    # In the model's order: a sum over tensors (clip) may not depend on the order in which they came out of a file.
-    names = [
-        *(name for name in client.model.shapes if name in params),
-        *(n for n in params if n not in client.model.shapes),
-    ]
-    own = {name: params[name].detach().clone() for name in names}
+    # In one order: a sum over tensors (clip) may not depend on the order in which they came out of a file.
+    own = {name: params[name].detach().clone() for name in sorted(params)}
     leaves = {
         n: t.requires_grad_() for n, t in own.items() if n.split(".")[0] in parts and n not in client.model.buffers
     }

@@ -41,8 +41,12 @@ class Skew:
 
     def over(self, federation: Federation, edit: Callable[[ClientData], ClientData]) -> Federation:
         """``edit`` applied to everyone the skew concerns."""
-        train_only = getattr(self, "splits", "all") == "train"
-        return federation.with_clients(map(edit, federation)) if train_only else federation.change(edit)
+        return federation.with_clients(map(edit, federation)) if self.train_only else federation.change(edit)
+
+    @property
+    def train_only(self) -> bool:
+        """It leaves newcomers as they are."""
+        return getattr(self, "splits", "all") == "train"
 
     def change(self, client: ClientData, rng: np.random.Generator) -> ClientData:
         raise NotImplementedError
@@ -169,7 +173,7 @@ class Quantity(Skew):
             self._refuse(f"sigma is {self.sigma:g}; give 0 (none) or more", "sigma")
 
     def apply(self, federation: Federation, seed: int) -> Federation:
-        skewed = federation.clients if self.splits == "train" else federation.everyone
+        skewed = federation.clients if self.train_only else federation.everyone
         rngs = {client.id: self.rng(seed, client) for client in skewed}
         draws = {client_id: float(rng.standard_normal()) for client_id, rng in rngs.items()}
         largest = max(draws.values())

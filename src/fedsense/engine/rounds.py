@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 
 from fedsense import __version__
-from fedsense.bundle import Bundle, payload
+from fedsense.bundle import Bundle, nested, payload, within
 from fedsense.engine import checkpoint as checkpoints
 from fedsense.engine import folder as folders
 from fedsense.engine.checkpoint import Checkpoint
@@ -344,7 +344,7 @@ class Engine:
             checkpoints.discard_after(self.folder / "checkpoints", found.round)
         self.round, self.server, self._files = found.round, found.server, replace(found, server={}, clients={})
         for client, kept in found.clients.items():
-            self.states[client] = {g.removeprefix("state."): v for g, v in kept.items() if g.startswith("state.")}
+            self.states[client] = within(kept, "state")
             if "trained" in kept:
                 self.trained[client] = {"model": kept["trained"]}
         self.scores = found.scores
@@ -369,8 +369,9 @@ class Engine:
         self._saving_took, self._last_saved = time.monotonic() - now, time.monotonic()
 
     def _kept(self, client: str) -> Bundle:
-        kept = {f"state.{group}": params for group, params in self.states[client].items()}
-        return kept | ({"trained": self.trained[client]["model"]} if client in self.trained else {})
+        return nested("state", self.states[client]) | (
+            {"trained": self.trained[client]["model"]} if client in self.trained else {}
+        )
 
 
 def _refuse_without_newcomers(site: Site, view: str) -> None:

@@ -100,7 +100,6 @@ class ProtoHAR(Method):
         def go_on(phase: str) -> Bundle | None:
             return within(state, phase) or None
 
-        memory: Bundle = {}
         if self.personal_heads:
             start, (head_epochs, encoder_epochs) = down["encoder"] | state["head"], self.phases
             first, rest = work.epochs(head_epochs, "head"), work.epochs(encoder_epochs, "encoder")
