@@ -6,16 +6,20 @@ One client's local update is timed on one thread: ten local epochs (one, where a
 in the second round or later, so that every method has what it keeps and what came down. Method and FedAvg take turns,
 and what counts is the median of the ratios of turns that follow one another: a busy machine is busy for both. Time is
 divided by the epochs, so a pass a method makes once a round is shared out among them. Bytes are a client's in a round.
+Memory is what a client keeps between rounds, in megabytes (FedAvg's keeps nothing), and by how much a process grows at
+most while it does one update, relative to FedAvg's update.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -48,12 +52,14 @@ CASES = (
     Case("fedapa", "convnet4-middle", CSI, 21, 1.5),
     Case("fedapa", "convnet4-large", CSI, 21, 1.5, epochs=1),
     Case("protohar", "protohar-cnn", SIGNAL, 12, 1.2),
+    Case("fedrep", "protohar-cnn", SIGNAL, 12),
     Case("fedcoad", "coad-cnn", SIGNAL, 6, 2.2),
     Case("fedcoad", "coad-cnn", SIGNAL, 6, 2.2, epochs=1),
     Case("moon", "coad-cnn", SIGNAL, 6),
     Case("scaffold", "coad-cnn", SIGNAL, 6),
     Case("fedprox", "coad-cnn", SIGNAL, 6),
     Case("fedavgm", "coad-cnn", SIGNAL, 6),
+    Case("local", "coad-cnn", SIGNAL, 6),
 )
 
 
@@ -64,8 +70,30 @@ def federation(case: Case, clients: int = 6, samples: int = 128) -> Federation:
     return Federation.from_arrays(made, case.classes)
 
 
+def growth(update: Callable[[], float]) -> int:
+    """Bytes by which a process grows at most in one update; in a process of its own, whose memory is fresh."""
+    read, write = os.pipe()
+    if (child := os.fork()) == 0:
+        torch.set_num_threads(1)
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        before = _status("VmRSS")
+        update()
+        os.write(write, str(_status("VmHWM") - before).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    grown = int(os.read(read, 100))
+    os.close(read)
+    os.close(write)
+    return grown
+
+
+def _status(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(name))
+
+
 def prepared(case: Case, method: Method, data: Federation) -> tuple[Callable[[], float], dict[str, int]]:
-    """A function that does one local update and tells its seconds; and the bytes of a round."""
+    """A function that does one local update and tells its seconds; and the bytes of a round, and of what is kept."""
     engine = Engine(data, method, ModelSpec.of(case.model), Settings(rounds=2, workers=1, views=("global",), every=2))
     engine.run()
     torch.set_num_threads(1)
@@ -79,7 +107,8 @@ def prepared(case: Case, method: Method, data: Federation) -> tuple[Callable[[],
         return time.perf_counter() - began
 
     up = engine.record.ledger[-1]["clients"]["c0"]["up"]
-    return update, {"down": sum(payload(down).values()), "up": sum(up.values())}
+    sizes = {"down": sum(payload(down).values()), "up": sum(up.values()), "kept": sum(payload(state).values())}
+    return update, sizes | {"grown": statistics.median_low([growth(update) for _ in range(3)])}
 
 
 def measure(case: Case, rounds: int) -> dict[str, Any]:
@@ -99,6 +128,8 @@ def measure(case: Case, rounds: int) -> dict[str, Any]:
         "limit": case.limit,
         "bytes_down_ratio": bytes_mine["down"] / bytes_base["down"],
         "bytes_up_ratio": bytes_mine["up"] / bytes_base["up"],
+        "kept_mb": bytes_mine["kept"] / 1e6,
+        "memory_ratio": bytes_mine["grown"] / bytes_base["grown"],
     }
 
 
@@ -109,8 +140,9 @@ def main() -> None:
     given = parser.parse_args()
     found = []
     if not given.json:
-        print("| method | network | local epochs | ms an epoch | of FedAvg's time | at most | of its bytes down | up |")
-        print("|---|---|---|---|---|---|---|---|")
+        print("| method | network | local epochs | ms an epoch | of FedAvg's time | at most | of its bytes down | up "
+              "| MB kept | of its memory |")  # fmt: skip
+        print("|---|---|---|---|---|---|---|---|---|---|")
     for case in CASES:
         row = measure(case, given.rounds)
         found.append(row)
@@ -124,6 +156,7 @@ def main() -> None:
                 f"{row['ratio']:.2f}",
             ]
             cells += [limit, f"{row['bytes_down_ratio']:.3f}", f"{row['bytes_up_ratio']:.3f}"]
+            cells += [f"{row['kept_mb']:.1f}", f"{row['memory_ratio']:.2f}"]
             print("| " + " | ".join(cells) + " |", flush=True)
     if given.json:
         print(json.dumps({"cases": found}))

@@ -18,8 +18,7 @@ def apply(transform, steps, params=None, memory=None, first=0):
     params = params or start()
     memory = transform.init(params) if memory is None else memory
     for i in range(first, first + steps):
-        change, memory = transform.update(gradients(i), memory, params)
-        params = {name: params[name] + change[name] for name in params}
+        transform.step(params, gradients(i), memory, transform.given, False)
     return params, memory
 
 
@@ -71,11 +70,45 @@ def test_shift_before_sgd_is_scaffolds_correction():
 
 def test_shift_after_an_optimiser_moves_the_step():
     """By hand: 1 − 0.1·0.3 + 0.5 = 1.47."""
-    got, _ = apply(chain(sgd(0.1), shift({"a": torch.tensor([0.5, 0.0]), "b": torch.zeros(1, 1)})), 1)
+    by = {"a": torch.tensor([0.5, 0.0]), "b": torch.zeros(1, 1)}
+    got, _ = apply(chain(sgd(0.1), shift(by, "parameters")), 1)
     torch.testing.assert_close(got["a"], torch.tensor([1.47, -1.99]))
 
 
 def test_clip_scales_the_joint_norm():
     """‖(3, 4)‖ = 5, cut to 1: (0.6, 0.8)."""
-    change, _ = clip(1.0).update({"a": torch.tensor([3.0]), "b": torch.tensor([4.0])}, {}, {})
-    torch.testing.assert_close(torch.cat([change["a"], change["b"]]), torch.tensor([0.6, 0.8]), rtol=1e-5, atol=0)
+    grads = {"a": torch.tensor([3.0]), "b": torch.tensor([4.0])}
+    clip(1.0).step({}, grads, {}, {}, False)
+    torch.testing.assert_close(torch.cat([grads["a"], grads["b"]]), torch.tensor([0.6, 0.8]), rtol=1e-5, atol=0)
+
+
+def test_parameters_that_share_a_gradient_are_clipped_once():
+    shared = torch.tensor([3.0])
+    grads = {"a": shared, "b": shared}
+    chain(clip(1.0), shift({"a": torch.tensor([1.0]), "b": torch.tensor([0.0])})).step(
+        {}, grads, {}, {"1.by": {"a": torch.ones(1), "b": torch.zeros(1)}}, False
+    )
+    torch.testing.assert_close(torch.cat([grads["a"], grads["b"]]), torch.tensor([0.5**0.5 + 1, 0.5**0.5]))
+
+
+@pytest.mark.parametrize(
+    "transform", [sgd(0.1, 0.9, 0.01), adam(0.05), chain(clip(0.5), sgd(0.1)), chain(clip(50.0), adam(0.05))]
+)
+def test_several_clients_together_step_as_each_alone(transform):
+    """Stacked along the first dimension: gradients of the second client are three times as large, and are clipped so."""
+    alone, memories = [], []
+    for factor in (1.0, 3.0):
+        params = start()
+        memory = transform.init(params)
+        for i in range(4):
+            grads = {name: factor * g for name, g in gradients(i).items()}
+            transform.step(params, grads, memory, transform.given, False)
+        alone.append(params)
+        memories.append(transform.init(start()))
+    params = {name: torch.stack([t, t]) for name, t in start().items()}
+    memory = {s: {n: torch.stack([m[s][n] for m in memories]) for n in memories[0][s]} for s in memories[0]}
+    for i in range(4):
+        grads = {name: torch.stack([g, 3 * g]) for name, g in gradients(i).items()}
+        transform.step(params, grads, memory, transform.given, True)
+    for name in params:
+        torch.testing.assert_close(params[name], torch.stack([a[name] for a in alone]), rtol=1e-5, atol=1e-7)

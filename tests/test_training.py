@@ -59,7 +59,8 @@ def test_only_the_named_parts_change_running_statistics_included():
     for name, tensor in client.initial.items():
         in_head = name.startswith("head.")
         assert torch.equal(head[name], tensor) == (not in_head), name
-        assert torch.equal(rest[name], tensor) == in_head, name
+        if name not in ("adapter.1.bias", "encoder.0.bias"):  # BatchNorm takes the mean away: no gradient
+            assert torch.equal(rest[name], tensor) == in_head, name
 
 
 def test_running_statistics_move_when_their_part_trains():

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch import Tensor
 
 from fedsense.bundle import Params
 from fedsense.federation import ClientData, Samples, Task
-from fedsense.models.network import Batch, Model
-from fedsense.work import Step
+from fedsense.models.network import Model
+
+if TYPE_CHECKING:
+    from fedsense.training import Fit, Fitted
+
+
+class NotAlike(Exception):
+    """A loss asks for something that is one client's own, and so cannot serve others."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +31,10 @@ class Client:
     task: Task
     initial: Params  # the starting values of its model
     device: torch.device
+    join: Callable[[Fit], Fitted] | None = None  # trains together with others; see :mod:`fedsense.engine.company`
+
+    _shared: ClassVar[frozenset[str]] = frozenset({"model", "task", "device"})
+    _one_for_all: ClassVar[bool] = False
 
     @property
     def train(self) -> Samples:
@@ -34,9 +45,17 @@ class Client:
         """n_i, the number of training samples."""
         return len(self.data.train)
 
-    def batch(self, step: Step, parts: tuple[str, ...], beside: Mapping[str, Tensor] | None = None) -> Batch:
-        """The minibatch of one step of a schedule, with its rows of ``beside`` (one row a training sample)."""
-        index = torch.from_numpy(step.samples).to(self.device)
-        x, y = self.train.x.index_select(0, index), self.train.y.index_select(0, index)
-        rows = {name: t.index_select(0, index) for name, t in (beside or {}).items()}
-        return Batch(x, y, torch.ones(len(y), device=self.device), torch.tensor(step.noise), parts, rows)
+    def __getattribute__(self, name: str) -> Any:
+        if Client._one_for_all and name not in Client._shared and not name.startswith("__"):
+            raise NotAlike(f"its loss reads client.{name}; give what it needs of a client to fit(..., given=...)")
+        return super().__getattribute__(name)
+
+    @staticmethod
+    @contextmanager
+    def one_for_all() -> Iterator[None]:
+        """Within, the loss of one client stands for that of others: only what they share may be read."""
+        before, Client._one_for_all = Client._one_for_all, True
+        try:
+            yield
+        finally:
+            Client._one_for_all = before

@@ -7,13 +7,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedsense.errors import UserError, nearest
+from fedsense.recordings import Recordings
 
 Kind = Literal["classification", "counting"]
 Missing = Literal["refuse", "drop", "zero"]  # what becomes of samples with values that are not finite
@@ -28,27 +29,79 @@ class Samples:
 
     ``origin`` ``[n, 3]`` says where each was cut from: which recording of the client, the first time step and the one
     after the last. Two samples of one recording whose spans meet share measurements. None where it is not known.
+
+    Where a client's recordings are made when they are asked for (see :meth:`ClientData.later`), the three tensors are;
+    the length and the shape are known before.
     """
 
     x: Tensor
     y: Tensor
-    origin: Tensor | None = None
+    origin: Tensor | None = field(default_factory=lambda: None)
+
+    @staticmethod
+    def later(recordings: Recordings, place: int) -> Samples:
+        """The split at ``place`` in SPLITS."""
+        samples = object.__new__(Samples)
+        object.__setattr__(samples, "_later", (recordings, place))
+        return samples
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name not in ("x", "y", "origin") or self._awaited is None:
+                raise AttributeError(f"Samples have no '{name}'")
+            return getattr(self.made, name)
+
+    @property
+    def _awaited(self) -> tuple[Recordings, int] | None:
+        return self.__dict__.get("_later")
+
+    @property
+    def recordings(self) -> Recordings | None:
+        """What makes them, if they are made when they are asked for."""
+        return self._awaited[0] if self._awaited else None
+
+    @property
+    def made(self) -> Samples:
+        """The samples with their tensors, which stay in memory as long as this is held."""
+        if self._awaited is None:
+            return self
+        recordings, place = self._awaited
+        return recordings.splits()[place]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one sample."""
+        return self._awaited[0].shape if self._awaited else tuple(self.x.shape[1:])
+
+    def each(self, edit: Callable[[Tensor], Tensor]) -> Samples:
+        """A copy with ``edit`` applied to the three tensors, one row a sample."""
+        made = self.made
+        return Samples(edit(made.x), edit(made.y), None if made.origin is None else edit(made.origin))
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        made = self.made
+        return (made.x, made.y) if made.origin is None else (made.x, made.y, made.origin)
 
     def __len__(self) -> int:
-        return len(self.y)
+        if self._awaited is None:
+            return len(self.y)
+        recordings, place = self._awaited
+        return recordings.sizes[place]
 
     def __repr__(self) -> str:
-        return f"Samples({len(self)} of {'×'.join(map(str, self.x.shape[1:]))})"
+        return f"Samples({len(self)} of {'×'.join(map(str, self.shape))})"
 
     def take(self, index: Any) -> Samples:
         if isinstance(index, Tensor) and index.dtype == torch.int64:  # ten times as fast for images
-            parts = (None if part is None else part.index_select(0, index) for part in (self.x, self.y, self.origin))
-            return Samples(*parts)  # type: ignore[arg-type]
-        return Samples(self.x[index], self.y[index], None if self.origin is None else self.origin[index])
+            return self.each(lambda part: part.index_select(0, index))
+        return self.each(lambda part: part[index])
 
     @staticmethod
     def join(parts: Sequence[Samples]) -> Samples:
         """All of them, as one; the origins go, because recordings are numbered within a client."""
+        parts = [part.made for part in parts]
         xs = [part.x for part in parts]
         if len({x.dtype for x in xs}) > 1:
             xs = [in_shares(x) for x in xs]
@@ -71,13 +124,33 @@ class ClientData:
     traits: Mapping[str, Any] = field(default_factory=dict)
     model: str | None = None  # an architecture of its own, instead of the federation's
 
+    @staticmethod
+    def later(
+        id: str,
+        make: Callable[[], tuple[Samples, Samples, Samples]],
+        sizes: tuple[int, int, int],
+        input_shape: tuple[int, ...],
+        key: str = "",
+        traits: Mapping[str, Any] | None = None,
+        model: str | None = None,
+    ) -> ClientData:
+        """A client whose recordings are made when they are first asked for; many can be there that are never made.
+
+        ``make()`` gives train, val and test, of so many samples (``sizes``) of this shape, the same ones every time:
+        they are forgotten when memory is short, and made anew. ``key`` names what it gives, so that a resumed run can
+        tell whether its data changed; where there is none, it has to make them all to tell.
+        """
+        recordings = Recordings(id, make, sizes, input_shape, key)
+        train, val, test = (Samples.later(recordings, place) for place in range(len(SPLITS)))
+        return ClientData(id, train, val, test, traits or {}, model)
+
     def __repr__(self) -> str:
         return f"ClientData('{self.id}', train={self.train}, val={self.val}, test={self.test})"
 
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one sample: ``(channels, length)`` of a signal, ``(channels, height, width)`` of an image."""
-        return tuple(self.train.x.shape[1:])
+        return self.train.shape
 
     def split(self, name: str) -> Samples:
         return {"train": self.train, "val": self.val, "test": self.test}[name]
@@ -89,6 +162,21 @@ class ClientData:
     def change(self, edit: Callable[[str, Samples], Samples]) -> ClientData:
         """A copy with ``edit(split name, samples)`` applied to each split."""
         train, val, test = (edit(name, self.split(name)) for name in SPLITS)
+        return replace(self, train=train, val=val, test=test)
+
+    def checked(self, name: str, check: Callable[[ClientData], ClientData]) -> ClientData:
+        """``check(client)``, which gives the client or a copy of the same sizes; once it is made, if it is not yet.
+
+        ``name`` tells checks apart, so that each is done once.
+        """
+        awaited = {split.recordings for split in self.splits}
+        recordings = awaited.pop()
+        if awaited or recordings is None or recordings.here:
+            return check(self)
+        made = recordings.checked(
+            name, lambda splits: check(ClientData(self.id, *splits, self.traits, self.model)).splits
+        )
+        train, val, test = (Samples.later(made, place) for place in range(len(SPLITS)))
         return replace(self, train=train, val=val, test=test)
 
 
@@ -159,10 +247,13 @@ class Federation:
         return iter(self.clients)
 
     def __getitem__(self, client_id: str) -> ClientData:
-        for client in self.clients:
-            if client.id == client_id:
-                return client
-        raise UserError(f"no client '{client_id}' in '{self.name}'; {nearest(client_id, self.ids)}")
+        if client_id not in self._by_id:
+            raise UserError(f"no client '{client_id}' in '{self.name}'; {nearest(client_id, self.ids)}")
+        return self._by_id[client_id]
+
+    @cached_property
+    def _by_id(self) -> dict[str, ClientData]:
+        return {client.id: client for client in self.clients}
 
     @property
     def ids(self) -> list[str]:
@@ -218,30 +309,50 @@ class Federation:
         if "everyone" in self.ids:
             raise UserError("a client is called 'everyone', the name of all clients pooled; give it another id")
         self.refuse_different_shapes("centralized")
-        train, val, test = (Samples.join([client.split(s) for client in self.clients]) for s in SPLITS)
+        made = [[split.made for split in client.splits] for client in self.clients]
+        train, val, test = (Samples.join(parts) for parts in zip(*made, strict=True))
         return self.with_clients([ClientData("everyone", train, val, test)])
 
     def check(self, missing: Missing = "refuse") -> Federation:
-        """The federation, sound: labels in range, shapes consistent, no missing values (or dealt with as asked)."""
-        return self.change(lambda client: _checked(client, self.task, missing))
+        """The federation, sound: labels in range, shapes consistent, no missing values (or dealt with as asked).
+
+        Recordings that are not made yet are checked when they are; leaving samples out, which changes how many there
+        are, makes them.
+        """
+        if missing == "drop":
+            return self.change(lambda client: _checked(client, self.task, missing))
+        name = f"{missing}, {len(self.task.classes)} classes"
+        return self.change(lambda client: client.checked(name, lambda made: _checked(made, self.task, missing)))
 
     @cached_property
     def fingerprint(self) -> str:
-        """A digest of every value, so that a resumed run can tell whether its data changed."""
+        """A digest of every value, so that a resumed run can tell whether its data changed.
+
+        Of recordings that are made when they are asked for it is a digest of what names them, if they have a name.
+        """
         digest = hashlib.blake2b(digest_size=16)
         for client in self.everyone:
             digest.update(client.id.encode())
             for name in SPLITS:
-                samples = client.split(name)
-                digest.update(repr(tuple(samples.x.shape)).encode())
-                digest.update(samples.x.contiguous().numpy().data if len(samples) else b"")
-                digest.update(samples.y.contiguous().numpy().data if len(samples) else b"")
+                for piece in _identity(client.split(name)):
+                    digest.update(piece)
         return digest.hexdigest()
 
     def class_counts(self, split: str = "train") -> dict[str, list[int]]:
         """Windows per class of every client."""
         width = len(self.task.classes)
         return {c.id: torch.bincount(c.split(split).y, minlength=width).tolist() for c in self.clients}
+
+
+def _identity(samples: Samples) -> Iterator[Any]:
+    """Bytes that differ where samples do."""
+    yield repr((len(samples), *samples.shape)).encode()
+    if samples.recordings and samples.recordings.key:
+        yield b"made of " + samples.recordings.key.encode()
+    elif len(samples):
+        made = samples.made
+        yield made.x.contiguous().numpy().data
+        yield made.y.contiguous().numpy().data
 
 
 def _client_from_arrays(client_id: str, splits: Mapping[str, tuple[Any, Any]], classes: tuple[str, ...]) -> ClientData:

@@ -1,14 +1,15 @@
-"""Gradient transforms that compose: ``chain(clip(50), shift(c - c_i), sgd(0.01, momentum=0.9))``.
+"""Optimisers from parts that compose: ``chain(clip(50), shift(c - c_i), sgd(0.01, momentum=0.9))``.
 
-A transform turns gradients into the step that is added to the parameters. Its memory is a Bundle, so a method can keep
-it across rounds like any other state. A transform may write into the gradients and the memory it is given: both belong
-to the caller, :func:`fedsense.training.fit`.
+A transform changes gradients or parameters in place, one after another. Its memory is a Bundle, so a method can keep it
+across rounds like any other state. Tensors of several clients may come stacked, ``together``, with the clients as their
+first dimension: every transform here treats each client as it would alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -22,10 +23,16 @@ def _nothing(params: Params) -> Bundle:
 
 @dataclass(frozen=True)
 class Transform:
-    """``update(gradients, memory, params)`` gives (step, memory); ``init(params)`` gives the first memory."""
+    """``step(params, gradients, memory, given, together)`` changes them in place; ``init(params)`` is the first memory.
 
-    update: Callable[[Params, Bundle, Params], tuple[Params, Bundle]]
+    ``given`` holds the tensors of this client that the step needs. Transforms of equal ``key`` do the same but for what
+    is given; one without a key is taken to be like no other.
+    """
+
+    step: Callable[[Params, Params, Bundle, Bundle, bool], None]
     init: Callable[[Params], Bundle] = _nothing
+    given: Bundle = field(default_factory=dict)
+    key: tuple[Any, ...] | None = None
 
 
 def chain(*transforms: Transform) -> Transform:
@@ -34,81 +41,106 @@ def chain(*transforms: Transform) -> Transform:
     def init(params: Params) -> Bundle:
         return {slot: v for i, t in enumerate(transforms) for slot, v in nested(str(i), t.init(params)).items()}
 
-    def update(step: Params, memory: Bundle, params: Params) -> tuple[Params, Bundle]:
-        after: Bundle = {}
+    def step(params: Params, grads: Params, memory: Bundle, given: Bundle, together: bool) -> None:
         for i, transform in enumerate(transforms):
-            step, own = transform.update(step, within(memory, str(i)), params)
-            after |= nested(str(i), own)
-        return step, after
+            transform.step(params, grads, within(memory, str(i)), within(given, str(i)), together)
 
-    return Transform(update, init)
+    given = {slot: v for i, t in enumerate(transforms) for slot, v in nested(str(i), t.given).items()}
+    keys = tuple(t.key for t in transforms)
+    return Transform(step, init, given, None if None in keys else ("chain", *keys))
 
 
 def sgd(lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> Transform:
-    """v ← momentum·v + g + weight_decay·w;  step −lr·v."""
+    """v ← momentum·v + g + weight_decay·w;  w ← w − lr·v."""
 
-    def update(grads: Params, memory: Bundle, params: Params) -> tuple[Params, Bundle]:
-        step = list(grads.values())
-        if weight_decay:
-            torch._foreach_add_(step, _like(params, grads), alpha=weight_decay)
-        if momentum:
-            velocity = _like(memory["momentum"], grads)
-            torch._foreach_mul_(velocity, momentum)
-            torch._foreach_add_(velocity, step)
-            step = velocity
-        return _named(grads, torch._foreach_mul(step, -lr)), memory
+    def step(params: Params, grads: Params, memory: Bundle, given: Bundle, together: bool) -> None:
+        velocity = _like(memory["momentum"], grads) if momentum else []
+        torch._fused_sgd_(
+            _like(params, grads),
+            list(grads.values()),
+            velocity,
+            lr=lr,
+            momentum=momentum,
+            weight_decay=weight_decay,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+            is_first_step=False,
+        )
 
-    return Transform(update, (lambda params: {"momentum": _zeros(params)}) if momentum else _nothing)
+    init = (lambda params: {"momentum": _zeros(params)}) if momentum else _nothing
+    return Transform(step, init, key=("sgd", lr, momentum, weight_decay))
 
 
 def adam(
     lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), epsilon: float = 1e-8, weight_decay: float = 0.0
 ) -> Transform:
-    """m ← β₁m + (1−β₁)g,  v ← β₂v + (1−β₂)g²;  step −lr·m̂/(√v̂ + ε), with weight decay added to g as in torch's Adam."""
+    """m ← β₁m + (1−β₁)g,  v ← β₂v + (1−β₂)g²;  w ← w − lr·m̂/(√v̂ + ε), with weight decay added to g as in torch's Adam.
+
+    Clients that are stepped together have taken equally many steps (see :func:`fedsense.training.fit`).
+    """
 
     def init(params: Params) -> Bundle:
-        return {"mean": _zeros(params), "square": _zeros(params), "count": {"steps": torch.tensor(0)}}
+        return {
+            "mean": _zeros(params),
+            "square": _zeros(params),
+            "count": {"steps": torch.zeros((), device=_device(params))},
+        }
 
-    def update(grads: Params, memory: Bundle, params: Params) -> tuple[Params, Bundle]:
-        g = list(grads.values())
-        if weight_decay:
-            torch._foreach_add_(g, _like(params, grads), alpha=weight_decay)
-        mean, square = _like(memory["mean"], grads), _like(memory["square"], grads)
-        torch._foreach_lerp_(mean, g, 1 - betas[0])
-        torch._foreach_mul_(square, betas[1])
-        torch._foreach_addcmul_(square, g, g, 1 - betas[1])
-        count = memory["count"]["steps"] + 1
-        t = int(count)
-        below = torch._foreach_sqrt(square)
-        torch._foreach_div_(below, (1 - betas[1] ** t) ** 0.5)
-        torch._foreach_add_(below, epsilon)
-        step = torch._foreach_mul(mean, -lr / (1 - betas[0] ** t))
-        torch._foreach_div_(step, below)
-        return _named(grads, step), {**memory, "count": {"steps": count}}
+    def step(params: Params, grads: Params, memory: Bundle, given: Bundle, together: bool) -> None:
+        count = memory["count"]["steps"].add_(1)
+        torch._fused_adam_(
+            _like(params, grads),
+            list(grads.values()),
+            _like(memory["mean"], grads),
+            _like(memory["square"], grads),
+            [],
+            [count[0] if together else count] * len(grads),
+            lr=lr,
+            beta1=betas[0],
+            beta2=betas[1],
+            weight_decay=weight_decay,
+            eps=epsilon,
+            amsgrad=False,
+            maximize=False,
+        )
 
-    return Transform(update, init)
+    return Transform(step, init, key=("adam", lr, betas, epsilon, weight_decay))
 
 
-def shift(by: Mapping[str, Tensor]) -> Transform:
-    """Add a constant to what flows through: SCAFFOLD's ``c − c_i`` on gradients; after an optimiser, on the step."""
+def shift(by: Mapping[str, Tensor], what: Literal["gradients", "parameters"] = "gradients") -> Transform:
+    """Add a constant, in every step: SCAFFOLD's ``c − c_i`` to gradients, or ``−lr·(c − c_i)`` to parameters."""
 
-    def update(step: Params, memory: Bundle, params: Params) -> tuple[Params, Bundle]:
-        torch._foreach_add_(list(step.values()), [by[name] for name in step])
-        return step, memory
+    def step(params: Params, grads: Params, memory: Bundle, given: Bundle, together: bool) -> None:
+        by = _like(given["by"], grads)
+        if what == "parameters":
+            torch._foreach_add_(_like(params, grads), by)
+        else:  # not in place: two parameters may share one gradient
+            grads.update(zip(grads, torch._foreach_add(list(grads.values()), by), strict=True))
 
-    return Transform(update)
+    return Transform(step, given={"by": dict(by)}, key=("shift", what))
 
 
 def clip(norm: float) -> Transform:
     """Scale gradients down so that their joint norm is at most ``norm``."""
 
-    def update(grads: Params, memory: Bundle, params: Params) -> tuple[Params, Bundle]:
+    def step(params: Params, grads: Params, memory: Bundle, given: Bundle, together: bool) -> None:
         values = list(grads.values())
-        total = torch.stack(torch._foreach_norm(values)).norm()
-        torch._foreach_mul_(values, (norm / (total + 1e-6)).clamp(max=1.0))
-        return grads, memory
+        if not together:
+            total = torch.stack(torch._foreach_norm(values)).norm()
+        else:
+            total = torch.stack([g.flatten(1).norm(dim=1) for g in values]).norm(dim=0)  # [clients]
+        scale = (norm / (total + 1e-6)).clamp(max=1.0)
+        # Not in place: two parameters may share one gradient.
+        grads.update(
+            (name, g * scale.view(-1, *(1,) * (g.ndim - 1)) if together else g * scale) for name, g in grads.items()
+        )
 
-    return Transform(update)
+    return Transform(step, key=("clip", norm))
+
+
+def _device(params: Params) -> torch.device | None:
+    return next((t.device for t in params.values()), None)
 
 
 def _zeros(params: Params) -> Params:
@@ -117,7 +149,3 @@ def _zeros(params: Params) -> Params:
 
 def _like(values: Mapping[str, Tensor], names: Mapping[str, Tensor]) -> list[Tensor]:
     return [values[name] for name in names]
-
-
-def _named(names: Mapping[str, Tensor], values: tuple[Tensor, ...] | list[Tensor]) -> Params:
-    return dict(zip(names, values, strict=True))

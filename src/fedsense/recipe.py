@@ -12,7 +12,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from fedsense.data import find_dataset, load
+from fedsense.engine.executors import Kind
 from fedsense.engine.rounds import VIEWS, Settings
+from fedsense.engine.store import DEFAULT_MB
 from fedsense.errors import UserError, nearest
 from fedsense.evaluation.summary import check_selection
 from fedsense.federation import Federation, Missing
@@ -67,8 +69,10 @@ class Recipe(Table):
     rounds: int = Field(20, ge=1, strict=True)
     participation: float = Field(1.0, gt=0, le=1)
     seeds: tuple[int, ...] = Field((0,), min_length=1)
+    executor: Kind = "auto"
     workers: int | None = Field(None, ge=1, strict=True)
     device: str = "auto"
+    state_memory: int = Field(DEFAULT_MB, ge=0, strict=True)  # MB
     data: dict[str, Any]
     model: dict[str, Any]
     evaluation: Evaluation = Evaluation()
@@ -112,8 +116,10 @@ class Recipe(Table):
             metrics=e.metrics,
             moment=e.moment,
             pool=e.pool,
+            executor=self.executor,
             workers=self.workers,
             device=self.device,
+            state_memory=self.state_memory,
         )
 
     def federation(self, seed: int) -> Federation:

@@ -1,29 +1,26 @@
-"""The only training loop. Methods hand it a loss, parameters, the parts that train and an optimiser."""
+"""The only training loop. Methods hand it a loss, parameters, the parts that train and an optimiser.
+
+A method asks for one client. The loop runs for it alone, or for several clients that ask for the same at once: their
+parameters are stacked, the loss of one client is computed for all (``torch.vmap``), and the gradient of the sum holds
+the gradient of each. Which of the two it is, the executor decides; the method never knows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from fedsense.bundle import Bundle, Params
+from fedsense.bundle import Bundle
 from fedsense.client import Client
-from fedsense.models.network import PARTS, Batch
+from fedsense.flows import Alone, Fit, Fitted, Flow, Loss, Together
+from fedsense.models.network import PARTS
 from fedsense.optim import Transform
+from fedsense.replay import Recorder
 from fedsense.work import Schedule
 
-Loss = Callable[[Params, Batch], Tensor]
-
-
-class Fitted(NamedTuple):
-    """What training gave."""
-
-    params: Params
-    optimiser: Bundle  # the optimiser's memory; keep it in the client's state to go on with it next round
-    loss: float  # mean over the steps
-    steps: int
+__all__ = ["Fit", "Fitted", "Loss", "fit", "train"]
 
 
 def fit(
@@ -36,31 +33,35 @@ def fit(
     only: str | tuple[str, ...] = PARTS,
     memory: Bundle | None = None,
     beside: Mapping[str, Tensor] | None = None,
+    given: Mapping[str, Tensor] | None = None,
 ) -> Fitted:
     """Minimise ``loss(params, batch)`` over the client's training data; ``params`` themselves are left as they are.
 
     ``only`` names the parts that train. The others run as in inference: no dropout, running statistics untouched.
     ``memory`` is the optimiser's of an earlier call, to go on with. ``beside`` holds tensors with one row a training
-    sample (what a frozen model makes of it, say); a batch carries its rows of them as ``batch.beside``.
+    sample (what a frozen model makes of it, say); a batch carries its rows of them as ``batch.beside``. ``given`` holds
+    the other tensors of this client that the loss needs (prototypes, a model to stay near), as ``batch.given``. A loss
+    that keeps such tensors to itself is right, too, but cannot be computed for several clients at once.
     """
     parts = (only,) if isinstance(only, str) else tuple(only)
-    # In one order: a sum over tensors (clip) may not depend on the order in which they came out of a file.
-    own = {name: params[name].detach().clone() for name in sorted(params)}
-    leaves = {
-        n: t.requires_grad_() for n, t in own.items() if n.split(".")[0] in parts and n not in client.model.buffers
-    }
-    if memory is None:
-        memory = optimiser.init({name: t.detach() for name, t in leaves.items()})
-    else:
-        memory = {slot: {name: t.clone() for name, t in values.items()} for slot, values in memory.items()}
-    total, steps = torch.zeros((), device=client.device), 0
-    for step in schedule.steps(client.samples) if leaves else ():
-        value = loss(own, client.batch(step, parts, beside))
-        grads = torch.autograd.grad(value, list(leaves.values()), allow_unused=True, materialize_grads=True)
+    asked = Fit(loss, params, client, schedule, optimiser, parts, memory, beside or {}, given or {})
+    return train([asked])[0] if client.join is None else client.join(asked)
+
+
+def train(asked: Sequence[Fit]) -> list[Fitted]:
+    """The loop: for one client, or for several that ask for the same."""
+    flow: Flow = Alone(asked[0]) if len(asked) == 1 else Together(asked)
+    step, together = asked[0].optimiser.step, len(asked) > 1
+    gradients = Recorder(asked[0], flow)
+    for batch in flow:
+        values, *grads = gradients(batch)
         with torch.no_grad():
-            change, memory = optimiser.update(dict(zip(leaves, grads, strict=True)), memory, leaves)
-            torch._foreach_add_(list(leaves.values()), list(change.values()))
-            total += value.detach()
-        steps += 1
-    trained = {name: t.detach() for name, t in own.items()}
-    return Fitted(trained, memory, float(total) / steps if steps else float("nan"), steps)
+            ordered = map(_in_order_of, grads, flow.leaves.values())
+            step(flow.leaves, dict(zip(flow.leaves, ordered, strict=True)), flow.memory, flow.given, together)
+            flow.losses[: values.numel()] += values
+    return flow.results()
+
+
+def _in_order_of(gradient: Tensor, leaf: Tensor) -> Tensor:
+    """The gradient in the order of memory of its parameter: fused optimisers go through both side by side."""
+    return gradient if gradient.stride() == leaf.stride() else torch.empty_like(leaf).copy_(gradient)

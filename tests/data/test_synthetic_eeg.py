@@ -195,6 +195,16 @@ def test_the_seed_decides_everything_and_a_client_does_not_depend_on_how_many_th
     assert first.fingerprint != other.fingerprint
     few = synthetic_eeg(clients=2, samples=24, seed=5)
     assert few.fingerprint == first.with_clients(first.clients[:2]).fingerprint
+    for one, *others in zip(few, first.clients[:2], again.clients[:2], strict=True):
+        assert all(torch.equal(one.split(s).x, two.split(s).x) for s in SPLITS for two in others)
+    assert not torch.equal(few.clients[0].train.x[:, :6], other.clients[0].train.x[:, :6])
+
+
+def test_sizes_and_widths_are_known_before_anything_is_made_and_are_the_real_ones():
+    federation = synthetic_eeg(clients=8, samples=50, classes=3, electrodes=(3, 9), val=0.15, seed=2)
+    promised = [[(len(split), *split.shape) for split in client.splits] for client in federation]
+    assert not any(client.train.recordings.here for client in federation)
+    assert promised == [[tuple(split.x.shape) for split in client.splits] for client in federation]
 
 
 def test_says_that_it_is_synthetic():

@@ -60,6 +60,44 @@ def test_the_seed_decides_everything():
     first, again, other = (synthetic_imu(clients=4, samples=24, seed=seed) for seed in (5, 5, 6))
     assert first.fingerprint == again.fingerprint
     assert first.fingerprint != other.fingerprint
+    assert all(same(one, two) for one, two in zip(first, again, strict=True))
+    assert not any(torch.equal(one.train.x, two.train.x) for one, two in zip(first, other, strict=True))
+
+
+VARIANTS = [
+    {},
+    {"samples": 2, "val": 0.0, "test": 0.0},
+    {"samples": 37, "classes_per_client": 5, "quantity_skew": 0.9, "faulty": 0.4},
+    {"window": 40, "rate": 20.0, "feature_skew": 0.0, "val": 0.3, "test": 0.6},
+]
+
+
+@pytest.mark.parametrize("changes", VARIANTS)
+def test_sizes_are_known_before_anything_is_made_and_are_the_real_ones(changes):
+    federation = synthetic_imu(clients=12, **changes)
+    promised = [[len(split) for split in client.splits] for client in federation]
+    assert not any(client.train.recordings.here for client in federation)
+    for number, (client, sizes) in enumerate(zip(federation, promised, strict=True)):
+        assert sizes == [len(split.y) for split in client.splits]
+        assert all(tuple(split.x.shape[1:]) == client.input_shape for split in client.splits)
+        drawn = draw_client(number, replace(options(), **{"samples": 60, "seed": 0, **changes}))
+        assert client.id == drawn.id
+        assert client.traits["speed"] == drawn.device.speed
+
+
+def test_fingerprints_tell_options_apart_and_make_nothing():
+    federations = [synthetic_imu(clients=3, **changes) for changes in (*VARIANTS, {"seed": 1})]
+    assert len({federation.fingerprint for federation in federations}) == len(federations)
+    more = synthetic_imu(clients=5)
+    assert more.with_clients(more.clients[:3]).fingerprint == federations[0].fingerprint
+    assert more.fingerprint != federations[0].fingerprint
+    assert not any(client.train.recordings.here for federation in federations for client in federation)
+
+
+def test_another_version_of_the_generator_has_another_fingerprint(monkeypatch):
+    before = synthetic_imu(clients=2).fingerprint
+    monkeypatch.setattr("fedsense.data.synthetic.imu.code_of", lambda *sources: "another")
+    assert synthetic_imu(clients=2).fingerprint != before
 
 
 def test_no_global_generator_is_read_or_moved():
@@ -67,10 +105,11 @@ def test_no_global_generator_is_read_or_moved():
     torch.manual_seed(1)
     before = np.random.get_state()[1].copy(), torch.get_rng_state()  # noqa: NPY002
     first = synthetic_imu(clients=2, samples=16, seed=5)
+    assert all(client.train.x.isfinite().all() for client in first), "made"
     assert np.array_equal(before[0], np.random.get_state()[1])  # noqa: NPY002
     assert torch.equal(before[1], torch.get_rng_state())
     np.random.seed(2)  # noqa: NPY002
-    assert first.fingerprint == synthetic_imu(clients=2, samples=16, seed=5).fingerprint
+    assert all(same(one, two) for one, two in zip(first, synthetic_imu(clients=2, samples=16, seed=5), strict=True))
 
 
 def test_a_client_does_not_depend_on_how_many_there_are():

@@ -13,8 +13,9 @@ import torch
 from torch import nn
 
 from conftest import blobs, plain_net, run
-from fedsense.bundle import part, to_bytes
+from fedsense.bundle import part
 from fedsense.engine.rounds import Engine, Listener, Settings
+from fedsense.engine.shared import Region
 from fedsense.errors import RunFailed, UserError
 from fedsense.method import Reply
 from fedsense.methods import METHODS, Centralized, FedAvg, Local
@@ -373,9 +374,21 @@ def test_networks_with_tensors_of_their_own_are_taken():
     run(METHODS["fedapa"](epochs=1, selection="diverse"), model=ModelSpec.of(net), rounds=2, participation=0.5)
 
 
-def test_what_goes_to_everyone_is_serialised_once(monkeypatch):
+def test_what_goes_to_everyone_is_written_once(monkeypatch):
     """Also where a broadcast puts the same groups together anew for each client (SCAFFOLD)."""
-    packs = []
-    monkeypatch.setattr("fedsense.engine.executors.to_bytes", lambda bundle: packs.append(1) or to_bytes(bundle))
-    run(METHODS["scaffold"](epochs=1), rounds=1, workers=2, views=("personal",), every=9)
-    assert len(packs) == 1
+    written = {}
+    monkeypatch.setattr("fedsense.engine.shared.Region.clear", lambda region: None)
+    write = Region.write
+
+    def counting(region, tensor):
+        before = region._filled
+        place = write(region, tensor)
+        written.setdefault(id(region), []).append(region._filled - before)
+        return place
+
+    monkeypatch.setattr("fedsense.engine.shared.Region.write", counting)
+    engine = run(METHODS["scaffold"](epochs=1), rounds=1, workers=2, views=("personal",), every=9)
+    (sizes,) = written.values()  # in this process only the memory common to all workers is written
+    sent = len(engine.server["model"]) + len(engine.server["variate"])
+    assert len(sizes) == 4 * sent, "four clients were sent all of it"
+    assert sum(size > 0 for size in sizes) == sent, "and it was written once"

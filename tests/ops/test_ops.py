@@ -26,14 +26,14 @@ def test_cross_entropy_of_whole_batches_is_torchs():
     torch.testing.assert_close(got, torch.nn.functional.cross_entropy(logits, torch.tensor(y)))
 
 
-def test_proximal_is_half_the_squared_distance_of_what_trains():
-    """½(1² + 2² + 3²) = 7; the frozen buffer does not count. Its gradient is w − w_anchor."""
+def test_proximal_is_half_the_squared_distance_to_the_anchor():
+    """½(1² + 2² + 3²) = 7; what has no anchor (a buffer) does not count. Its gradient is w − w_anchor."""
     w = {
         "a": torch.tensor([1.0, 2.0], requires_grad=True),
         "b": torch.tensor([3.0], requires_grad=True),
         "m": torch.ones(1),
     }
-    anchor = {"a": torch.zeros(2), "b": torch.zeros(1), "m": torch.full((1,), 5.0)}
+    anchor = {"a": torch.zeros(2), "b": torch.zeros(1)}
     value = proximal(w, anchor)
     assert value.item() == pytest.approx(7.0)
     assert torch.autograd.grad(value, w["a"])[0].tolist() == [1.0, 2.0]

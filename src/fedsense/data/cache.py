@@ -137,10 +137,15 @@ def _warn(error: Exception) -> None:
 
 @lru_cache(maxsize=1)
 def code_key() -> str:
-    """A digest of the code that reads and cuts, and of what it stands on: what another version made is made anew."""
+    """A digest of the code that reads and cuts: what another version made is made anew."""
     here = Path(__file__).parent
     sources = [*here.glob("*.py"), *here.glob("synthetic/*.py"), here.parent / "federation.py", here.parent / "work.py"]
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(sources)))
+    return code_of(*map(str, sorted(sources)))
+
+
+def code_of(*sources: str) -> str:
+    """A digest of source files, and of the libraries they stand on."""
+    digest = hashlib.sha256(b"".join(Path(source).read_bytes() for source in sources))
     return key_of(digest.hexdigest(), [module.__version__ for module in (np, scipy, torch)])
 
 

@@ -3,6 +3,7 @@
     checkpoints/round-00012.json            manifest: what belongs to the checkpoint, with digests; written last
     checkpoints/server-00012.safetensors    the server's Bundle
     checkpoints/clients-00012.safetensors   states of the clients that changed since the checkpoint before
+    checkpoints/clients-00012-1.safetensors more of them: where they are many, few are in memory at once
 
 A manifest names, for every client, the file its state is in; older files stay as long as a manifest needs them. The
 last two manifests are kept, so that a damaged one has a good one before it.
@@ -11,17 +12,20 @@ last two manifests are kept, so that a damaged one has a good one before it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fedsense.bundle import Bundle, flatten, from_bytes, to_bytes, unflatten
 from fedsense.engine.folder import digest_of, write_atomically
+from fedsense.engine.store import size
 from fedsense.errors import CheckpointError
 
 FORMAT = 1
 KEPT = 2
+PIECE = 1 << 27  # bytes of clients' states after which another file begins
+BLOCK = 1 << 20  # bytes digested at once
 
 
 @dataclass
@@ -30,7 +34,7 @@ class Checkpoint:
 
     round: int
     server: Bundle
-    clients: dict[str, Bundle]  # what each client keeps, as "state/…" and "model/…" groups
+    clients: Mapping[str, Bundle]  # what each client keeps, as "state.…" and "trained" groups
     records: dict[str, dict[str, Any]]  # size and digest of the beginning of the record files that belongs to it
     files: dict[str, str] = field(default_factory=dict)  # client -> file its state is in
     digests: dict[str, dict[str, Any]] = field(default_factory=dict)  # file -> its size and digest
@@ -40,16 +44,14 @@ class Checkpoint:
 def save(folder: Path, checkpoint: Checkpoint, changed: Iterable[str]) -> None:
     """Write a checkpoint; only clients in ``changed`` are written anew. Updates its ``files`` and ``digests``."""
     folder.mkdir(parents=True, exist_ok=True)
-    written = {f"server-{checkpoint.round:05}.safetensors": to_bytes(checkpoint.server)}
-    moved = {client: checkpoint.clients[client] for client in changed}
-    if moved:
-        name = f"clients-{checkpoint.round:05}.safetensors"
-        written[name] = to_bytes({_quote(client): flatten(bundle) for client, bundle in moved.items()})
-        checkpoint.files |= dict.fromkeys(moved, name)
-    for name, data in written.items():
-        write_atomically(folder / name, data)
-        checkpoint.digests[name] = {"bytes": len(data), "digest": _digest(data)}
-    needed = {*written, *checkpoint.files.values()}
+    server = f"server-{checkpoint.round:05}.safetensors"
+    checkpoint.digests[server] = _written(folder / server, to_bytes(checkpoint.server))
+    for number, piece in enumerate(_pieces(checkpoint.clients, changed)):
+        name = f"clients-{checkpoint.round:05}{f'-{number}' if number else ''}.safetensors"
+        data = to_bytes({_quote(client): flatten(bundle) for client, bundle in piece.items()})
+        checkpoint.digests[name] = _written(folder / name, data)
+        checkpoint.files |= dict.fromkeys(piece, name)
+    needed = {server, *checkpoint.files.values()}
     checkpoint.digests = {name: entry for name, entry in checkpoint.digests.items() if name in needed}
     manifest = {
         "format": FORMAT,
@@ -62,6 +64,25 @@ def save(folder: Path, checkpoint: Checkpoint, changed: Iterable[str]) -> None:
     manifest["digest"] = _digest(_canonical(manifest))
     write_atomically(folder / f"round-{checkpoint.round:05}.json", json.dumps(manifest, indent=1).encode())
     _forget_old(folder)
+
+
+def _pieces(clients: Mapping[str, Bundle], changed: Iterable[str]) -> Iterator[dict[str, Bundle]]:
+    """The clients that changed, as many at a time as make a file."""
+    piece: dict[str, Bundle] = {}
+    filled = 0
+    for client in changed:
+        piece[client] = clients[client]
+        filled += size(piece[client])
+        if filled >= PIECE:
+            yield piece
+            piece, filled = {}, 0
+    if piece:
+        yield piece
+
+
+def _written(path: Path, data: bytes) -> dict[str, Any]:
+    write_atomically(path, data)
+    return {"bytes": len(data), "digest": _digest(data)}
 
 
 def load(folder: Path, previous: bool = False) -> Checkpoint | None:
@@ -103,16 +124,14 @@ def _read(path: Path) -> Checkpoint:
         raise CheckpointError(f"{path.name} was altered (its digest does not match)")
     if manifest["format"] != FORMAT:
         raise CheckpointError(f"{path.name} has format {manifest['format']}; this version reads format {FORMAT}")
-    data = {name: _verified(folder / name, entry) for name, entry in manifest["files"].items()}
+    for name, entry in manifest["files"].items():
+        _verify(folder / name, entry)
     for name, entry in manifest["records"].items():
-        _verified(folder.parent / f"{name}.jsonl", entry, beginning=True)
-    server = from_bytes(data[f"server-{manifest['round']:05}.safetensors"])
-    packed = {name: from_bytes(data[name]) for name in set(manifest["clients"].values())}
-    clients = {client: unflatten(packed[name].get(_quote(client), {})) for client, name in manifest["clients"].items()}
+        _verify(folder.parent / f"{name}.jsonl", entry, beginning=True)
     return Checkpoint(
         round=manifest["round"],
-        server=server,
-        clients=clients,
+        server=_bundle(folder / f"server-{manifest['round']:05}.safetensors"),
+        clients=_OnDisk(folder, manifest["clients"]),
         records=manifest["records"],
         files=manifest["clients"],
         digests=manifest["files"],
@@ -120,16 +139,48 @@ def _read(path: Path) -> Checkpoint:
     )
 
 
-def _verified(path: Path, entry: Mapping[str, Any], beginning: bool = False) -> bytes:
+class _OnDisk(Mapping[str, Bundle]):
+    """The clients of a checkpoint, file by file: of those asked for, only the last one's file is in memory."""
+
+    def __init__(self, folder: Path, files: Mapping[str, str]) -> None:
+        self._folder = folder
+        self._files = dict(sorted(files.items(), key=lambda entry: entry[1]))
+        self._open: tuple[str, Bundle] = ("", {})
+
+    def __getitem__(self, client: str) -> Bundle:
+        name = self._files[client]
+        if self._open[0] != name:
+            self._open = (name, _bundle(self._folder / name))
+        return unflatten(self._open[1].get(_quote(client), {}))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
+def _verify(path: Path, entry: Mapping[str, Any], beginning: bool = False) -> None:
+    """Refuse a file that is not as it was written; a block of it at a time is in memory."""
+    digest, length, seen = digest_of(), entry["bytes"], 0
     try:
-        data = path.read_bytes()[: entry["bytes"] if beginning else None]
+        with path.open("rb") as file:
+            while block := file.read(min(BLOCK, length - seen) if beginning else BLOCK):
+                digest.update(block)
+                seen += len(block)
     except OSError as error:
         raise CheckpointError(f"{path.name} is missing") from error
-    if len(data) != entry["bytes"]:
-        raise CheckpointError(f"{path.name} is truncated ({len(data)} of {entry['bytes']} bytes)")
-    if _digest(data) != entry["digest"]:
+    if seen != length:
+        raise CheckpointError(f"{path.name} is truncated ({seen} of {length} bytes)")
+    if digest.hexdigest() != entry["digest"]:
         raise CheckpointError(f"{path.name} was altered (its digest does not match)")
-    return data
+
+
+def _bundle(path: Path) -> Bundle:
+    try:
+        return from_bytes(path.read_bytes())
+    except OSError as error:  # a run that goes on removes what it no longer needs
+        raise CheckpointError(f"{path.name} is missing") from error
 
 
 def _sound(path: Path) -> bool:

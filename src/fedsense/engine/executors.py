@@ -1,7 +1,9 @@
-"""Where local updates run: one after another here, or in worker processes. Both give the same bits.
+"""Where local updates run: one after another here, in worker processes, side by side, or side by side in processes.
 
 Every local update runs on one thread, whichever executor runs it: the order in which numbers are added then depends on
-nothing but the recipe. Two one-thread processes are also faster than two threads on networks of this size.
+nothing but the recipe. Two one-thread processes are also faster than two threads on networks of this size. ``serial``
+and ``workers`` give the same bits. Side by side (``cohort``) numbers differ from theirs by rounding; who is side by
+side with whom depends on who takes part alone, so they are the same bits whatever the number of processes.
 """
 
 from __future__ import annotations
@@ -14,17 +16,20 @@ import signal
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 
-from fedsense.bundle import Bundle, from_bytes, to_bytes
+from fedsense.engine.shared import Region
 from fedsense.engine.site import Answer, Call, Site
 from fedsense.errors import FedsenseError, RunFailed, UserError
 
 PR_SET_PDEATHSIG = 1  # of prctl(2)
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of mallopt(3)
+
+Kind = Literal["auto", "serial", "workers", "cohort"]
 
 
 class Executor(Protocol):
@@ -37,16 +42,26 @@ class Executor(Protocol):
     def close(self) -> None: ...
 
 
-def make_executor(site: Site, workers: int | None = None) -> Executor:
+def make_executor(site: Site, kind: Kind = "auto", workers: int | None = None) -> Executor:
     """``workers`` processes; one means none but this. By default as many as there are cores, on Linux without a GPU."""
-    if workers is None:
+    if kind == "serial":
+        workers = 1
+    elif workers is None:
         possible = sys.platform == "linux" and site.device.type == "cpu"
         workers = min(len(os.sched_getaffinity(0)), len(site.trainees)) if possible else 1
+    keep_freed_memory()
     return Workers(site, workers) if workers > 1 else Serial(site)
 
 
+def keep_freed_memory() -> None:
+    """Let the C library keep what was freed: a step frees and asks for the same again, and new pages are slow."""
+    if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "mallopt"):
+        library.mallopt(M_MMAP_THRESHOLD, 32 << 20)
+        library.mallopt(M_TRIM_THRESHOLD, 512 << 20)
+
+
 class Serial:
-    """One call after another, in this process."""
+    """One job after another, in this process."""
 
     name = "serial"
 
@@ -54,73 +69,100 @@ class Serial:
         self.site = site
 
     def run(self, calls: Sequence[Call]) -> Iterator[tuple[int, Answer]]:
-        for position, call in enumerate(calls):
-            yield position, self.site.handle(call)
+        for job in self.site.jobs(calls):
+            yield from zip(job, self.site.answer([calls[i] for i in job]), strict=True)
 
     def close(self) -> None:
         pass
 
 
-Packed = dict[tuple[tuple[str, int], ...], bytes | None]
+class _Worker:
+    """The parent's side of one process: a pipe for words, and memory in which each writes its tensors."""
+
+    def __init__(self, site: Site, common: Region, others: Sequence[_Worker]) -> None:
+        context = multiprocessing.get_context("fork")
+        self.end, there = context.Pipe()
+        self.inbox, self.outbox = Region(), Region()
+        ends = [*(other.end for other in others), self.end]
+        self.process = context.Process(target=_serve, args=(site, there, common, self.inbox, self.outbox, ends))
+        self.process.daemon = True
+        self.process.start()
+        there.close()
+
+    def close(self) -> None:
+        self.end.close()
+        self.process.join(timeout=1)
+        if self.process.is_alive():
+            self.process.terminate()
+            self.process.join()
+        self.inbox.close()
+        self.outbox.close()
 
 
 class Workers:
-    """Processes that live as long as the run; each holds the same Site and takes the next call when it is free.
+    """Processes that live as long as the run; each holds the same Site and takes the next job when it is free.
 
-    They are forked, so recordings are shared without a copy and methods or networks defined in a notebook work. Bundles
-    cross as safetensors, everything else as JSON.
+    They are forked, so recordings are shared without a copy and methods or networks defined in a notebook work. Tensors
+    cross in shared memory, everything else as JSON.
     """
 
     name = "workers"
 
     def __init__(self, site: Site, count: int) -> None:
-        context = multiprocessing.get_context("fork")
-        self._ends: list[Connection[Any, Any]] = []
-        self._processes = []
+        self.site = site
+        self._common = Region()  # what goes to many is written once
+        self._workers: list[_Worker] = []
         for _ in range(count):
-            here, there = context.Pipe()
-            process = context.Process(target=_serve, args=(site, there, [*self._ends, here]), daemon=True)
-            process.start()
-            there.close()
-            self._ends.append(here)
-            self._processes.append(process)
+            self._workers.append(_Worker(site, self._common, self._workers))
 
     def run(self, calls: Sequence[Call]) -> Iterator[tuple[int, Answer]]:
-        uses = Counter(_identity(bundle) for call in calls for bundle in call.bundles.values())
-        packed: Packed = {key: None for key, count in uses.items() if count > 1}  # goes to many, is serialised once
-        waiting = iter(enumerate(calls))
-        busy: dict[Connection[Any, Any], int] = {}
+        uses = Counter(id(t) for call in calls for b in call.bundles.values() for p in b.values() for t in p.values())
+        many = {key for key, count in uses.items() if count > 1}
+        self._common.clear()
+        jobs = iter(self.site.jobs(calls))
+        busy: dict[Any, tuple[_Worker, list[int]]] = {}
         try:
-            for end, (position, call) in zip(self._ends, waiting, strict=False):
-                _send_call(end, call, packed)
-                busy[end] = position
+            for worker, job in zip(self._workers, jobs, strict=False):
+                self._send(worker, [calls[i] for i in job], many)
+                busy[worker.end] = (worker, job)
             while busy:
-                for ready in wait(list(busy)):
-                    end = ready  # type: ignore[assignment]
-                    position = busy.pop(end)
-                    answer = _receive_answer(end, calls[position])
-                    following = next(waiting, None)
+                for end in wait(list(busy)):
+                    worker, job = busy.pop(end)
+                    answers = _receive_answers(worker, [calls[i] for i in job])
+                    following = next(jobs, None)
                     if following is not None:
-                        _send_call(end, following[1], packed)
-                        busy[end] = following[0]
-                    yield position, answer
+                        self._send(worker, [calls[i] for i in following], many)
+                        busy[worker.end] = (worker, following)
+                    yield from zip(job, answers, strict=True)
         finally:
             if busy:  # left in the middle: what is under way would answer the next question
                 self.close()
 
+    def _send(self, worker: _Worker, calls: Sequence[Call], many: set[int]) -> None:
+        worker.inbox.clear()
+
+        def place(tensor: torch.Tensor) -> list[Any]:
+            common = id(tensor) in many
+            return [common, *(self._common if common else worker.inbox).write(tensor)]
+
+        message = [[c.job, c.clients, c.round, c.score, _each(c.bundles, place)] for c in calls]
+        try:
+            worker.end.send_bytes(json.dumps(message).encode())
+        except OSError as error:
+            raise _dead(calls[0]) from error
+
     def close(self) -> None:
-        for end in self._ends:
-            end.close()
-        for process in self._processes:
-            process.join(timeout=1)
-            if process.is_alive():
-                process.terminate()
-                process.join()
-        self._ends, self._processes = [], []
+        for worker in self._workers:
+            worker.close()
+        if self._workers:
+            self._common.close()
+        self._workers = []
 
 
-def _serve(site: Site, end: Connection[Any, Any], others: list[Connection[Any, Any]]) -> None:
-    """A worker's life: answer calls until the other end is gone."""
+def _serve(
+    site: Site, end: Connection[Any, Any], common: Region, inbox: Region, outbox: Region, others: list[Any]
+) -> None:
+    """A worker's life: answer jobs until the other end is gone."""
     if sys.platform == "linux":  # a worker in the middle of a long update ends with its parent, too
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
@@ -130,66 +172,51 @@ def _serve(site: Site, end: Connection[Any, Any], others: list[Connection[Any, A
     torch.set_num_threads(1)
     try:
         while True:
-            call = _receive_call(end)
+            calls = [
+                Call(
+                    job, tuple(clients), round, _each(bundles, lambda p: (common if p[0] else inbox).read(p[1:])), score
+                )
+                for job, clients, round, score, bundles in json.loads(end.recv_bytes())
+            ]
             try:
-                answer = site.handle(call)
+                answers = site.answer(calls)
             except FedsenseError as error:  # told to the parent, which raises it
                 kind = "UserError" if isinstance(error, UserError) else "RunFailed"
-                _send(end, {"error": str(error), "kind": kind, "trace": traceback.format_exc()}, {})
+                reply: Any = {"error": str(error), "kind": kind, "trace": traceback.format_exc()}
             else:
-                _send(end, {"data": answer.data}, {name: to_bytes(b) for name, b in answer.bundles.items()})
+                outbox.clear()
+                reply = [[_each(answer.bundles, outbox.write), answer.data] for answer in answers]
+            end.send_bytes(json.dumps(reply).encode())
     except (EOFError, OSError):
         os._exit(0)
 
 
-def _send(end: Connection[Any, Any], head: dict[str, Any], blobs: Mapping[str, bytes]) -> None:
-    end.send_bytes(json.dumps({**head, "blobs": list(blobs)}).encode())
-    for blob in blobs.values():
-        end.send_bytes(blob)
+def _each(bundles: Mapping[str, Mapping[str, Mapping[str, Any]]], change: Callable[[Any], Any]) -> dict[str, Any]:
+    """The Bundles with something else in the place of every tensor: where it is, or the other way round."""
+    return {
+        bundle: {group: {name: change(t) for name, t in params.items()} for group, params in groups.items()}
+        for bundle, groups in bundles.items()
+    }
 
 
-def _receive(end: Connection[Any, Any]) -> tuple[dict[str, Any], dict[str, Bundle]]:
-    head = json.loads(end.recv_bytes())
-    return head, {name: from_bytes(end.recv_bytes()) for name in head["blobs"]}
-
-
-def _identity(bundle: Bundle) -> tuple[tuple[str, int], ...]:
-    """Two Bundles of the same groups, the very objects, are one: a broadcast may put them together anew for each."""
-    return tuple((group, id(params)) for group, params in bundle.items())
-
-
-def _send_call(end: Connection[Any, Any], call: Call, packed: Packed) -> None:
-    blobs = {}
-    for name, bundle in call.bundles.items():
-        key = _identity(bundle)
-        blob = packed.get(key)
-        if blob is None:
-            blob = to_bytes(bundle)
-            if key in packed:
-                packed[key] = blob
-        blobs[name] = blob
-    head = {"job": call.job, "clients": call.clients, "round": call.round, "score": call.score}
+def _receive_answers(worker: _Worker, calls: Sequence[Call]) -> list[Answer]:
     try:
-        _send(end, head, blobs)
-    except OSError as error:
-        raise _dead(call) from error
-
-
-def _receive_call(end: Connection[Any, Any]) -> Call:
-    head, bundles = _receive(end)
-    return Call(head["job"], tuple(head["clients"]), head["round"], bundles, head["score"])
-
-
-def _receive_answer(end: Connection[Any, Any], call: Call) -> Answer:
-    try:
-        head, bundles = _receive(end)
+        reply = json.loads(worker.end.recv_bytes())
     except (EOFError, OSError) as error:
-        raise _dead(call) from error
-    if "error" in head:
-        failure = {"UserError": UserError, "RunFailed": RunFailed}[head["kind"]](head["error"])
-        failure.add_note(head["trace"])
+        raise _dead(calls[0]) from error
+    if isinstance(reply, dict):
+        failure = {"UserError": UserError, "RunFailed": RunFailed}[reply["kind"]](reply["error"])
+        failure.add_note(reply["trace"])
         raise failure
-    return Answer(bundles, head["data"])
+    copies: dict[tuple[int, ...], torch.Tensor] = {}  # the worker will write there again; what is one stays one
+
+    def copy(place: list[Any]) -> torch.Tensor:
+        key = (place[2], *place[1])
+        if key not in copies:
+            copies[key] = worker.outbox.read(place).clone()
+        return copies[key]
+
+    return [Answer(_each(bundles, copy), data) for bundles, data in reply]
 
 
 def _dead(call: Call) -> RunFailed:

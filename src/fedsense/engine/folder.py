@@ -17,7 +17,7 @@ RUN_FILE = "run.json"
 # What makes a run this run; a folder that holds another one is refused.
 IDENTITY = ("method", "parameters", "seed", "model", "federation", "task", "fingerprint", "settings")
 # What may differ when a run goes on: how far, and where it runs. Neither changes a number of the rounds already done.
-FREE_SETTINGS = ("rounds", "workers", "device")
+FREE_SETTINGS = ("rounds", "workers", "device", "state_memory")
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -73,7 +73,10 @@ def refuse_fewer_rounds(folder: Path, before: Mapping[str, Any], now: Mapping[st
 
 def _fixed(value: Any, key: str) -> Any:
     if key == "settings" and isinstance(value, dict):
-        return {name: v for name, v in value.items() if name not in FREE_SETTINGS}
+        fixed = {name: v for name, v in value.items() if name not in FREE_SETTINGS}
+        if fixed.get("executor") == "workers":  # gives the same bits
+            fixed["executor"] = "serial"
+        return fixed
     return value
 
 

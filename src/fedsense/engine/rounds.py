@@ -8,19 +8,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 
 from fedsense import __version__
-from fedsense.bundle import Bundle, nested, payload, within
+from fedsense.bundle import Bundle, payload, within
 from fedsense.engine import checkpoint as checkpoints
 from fedsense.engine import folder as folders
 from fedsense.engine.checkpoint import Checkpoint
-from fedsense.engine.executors import Executor, make_executor
+from fedsense.engine.executors import Executor, Kind, make_executor
 from fedsense.engine.folder import alone
 from fedsense.engine.record import Record
 from fedsense.engine.site import Answer, Call, Scores, Site
+from fedsense.engine.store import DEFAULT_MB, Kept, Store
 from fedsense.errors import FedsenseError, RunFailed, UserError, nearest
 from fedsense.evaluation.metrics import check_metrics
 from fedsense.federation import Federation
@@ -33,6 +34,8 @@ VIEWS = ("personal", "generalisation", "global")
 HELD_OUT = ("held-out", "held-out-pooled")
 # A checkpoint is written when it costs less than this share of the time since the one before, and after the last round.
 CHECKPOINT_SHARE = 0.05
+AT_ONCE = 256  # clients whose models or recordings are in memory together to be scored
+MEASURED = ("seconds", "together", "peak_memory_bytes", "metrics")  # of an update, for the ledger
 
 
 @dataclass(frozen=True)
@@ -49,8 +52,12 @@ class Settings:
     # round out keeps the one it has. "received": right after the next broadcast, before local work (ProtoHAR).
     moment: Literal["trained", "received"] = "trained"
     pool: int | None = 2000  # Generalisation is scored on at most so many of everyone's samples; None or 0 is all
+    # "serial": one client after another; "workers": so in several processes, to the same bits; "cohort": side by side;
+    # "auto": side by side where a step is mostly overhead. But for "serial", in as many processes as ``workers`` says.
+    executor: Kind = "auto"
     workers: int | None = None  # processes; None is one a core
     device: str = "auto"
+    state_memory: int = DEFAULT_MB  # MB of what clients keep between rounds that stay in memory; the rest is on disk
 
     def __post_init__(self) -> None:
         check_metrics(self.metrics)
@@ -70,6 +77,16 @@ class Settings:
             raise UserError(f"evaluation.every is {self.every}; it must be at least 1")
         if self.workers is not None and self.workers < 1:
             raise UserError(f"workers is {self.workers}; it must be at least 1")
+        if self.state_memory < 0:
+            raise UserError(f"state_memory is {self.state_memory}; give a number of MB from 0", about="state_memory")
+        if self.executor not in get_args(Kind):
+            name = str(self.executor)
+            raise UserError(f"there is no executor '{name}'; {nearest(name, get_args(Kind))}", about=name)
+        if self.executor == "serial" and (self.workers or 1) > 1:
+            raise UserError(
+                f"executor is 'serial', one client after another, but workers is {self.workers}; leave one of them out",
+                about="workers",
+            )
 
     def torch_device(self) -> torch.device:
         if self.device != "auto":
@@ -118,6 +135,7 @@ class Engine:
             moment=s.moment,
             pool=s.pool,
             device=s.torch_device(),
+            executor=s.executor,
         )
         if asked := [view for view in s.views if view in HELD_OUT]:
             _refuse_without_newcomers(self.site, asked[0])
@@ -125,8 +143,9 @@ class Engine:
         if not self.trainees:
             raise UserError(f"no client of '{self.federation.name}' has training data")
         self.server: Bundle = self.site.first_server
-        self.states: dict[str, Bundle] = {}  # what clients keep; absent until their first update
-        self.trained: dict[str, Bundle] = {}  # the model a client trained last, where its state does not hold it
+        store = Store(s.state_memory, self.folder)
+        self.states = store.shelf("state")  # what clients keep; absent until their first update
+        self.trained = store.shelf("trained")  # the model a client trained last, where its state does not hold it
         self.scores: dict[str, Scores] = {}  # each client's latest own scores
         self.record = Record()
         self.round = 0
@@ -151,7 +170,7 @@ class Engine:
         try:
             self.claim()
             self.restore(previous, write=True)
-            self.executor = make_executor(self.site, self.settings.workers)
+            self.executor = make_executor(self.site, self.settings.executor, self.settings.workers)
             for listener in self.listeners:
                 listener.started(self)
             for round in range(self.round + 1, self.settings.rounds + 1):
@@ -247,7 +266,7 @@ class Engine:
             clients[call.clients[0]] = {
                 "down": payload(call.bundles["down"]),
                 "up": payload(answer.bundles["upload"]),
-                **{key: answer.data[key] for key in ("seconds", "peak_memory_bytes", "metrics")},
+                **{key: answer.data[key] for key in MEASURED if key in answer.data},
             }
         return {"round": round, "clients": clients}
 
@@ -257,11 +276,13 @@ class Engine:
         latest = dict(self.scores)
         due = [c for c in scored if c not in latest or self.settings.moment == "received"]
         if set(self.settings.views) & {"personal", "generalisation"}:
-            calls = [self._call("received", client, round) for client in due]
-            for client, answer in zip(due, self._ask(calls, round), strict=True):
-                latest[client] = answer.data["scores"]
-                if client in self.trained:
-                    self.scores[client] = latest[client]
+            for first in range(0, len(due), AT_ONCE):
+                some = due[first : first + AT_ONCE]
+                calls = [self._call("received", client, round) for client in some]
+                for client, answer in zip(some, self._ask(calls, round), strict=True):
+                    latest[client] = answer.data["scores"]
+                    if client in self.trained:
+                        self.scores[client] = latest[client]
         result: dict[str, Any] = {}
         for view in self.settings.views:
             if view in ("personal", "generalisation"):
@@ -274,7 +295,7 @@ class Engine:
         model = self.method.global_model(self.server) if views else None
         if model is None:
             return {}
-        share = max(1, math.ceil(len(scored) / (4 * (self.settings.workers or 2))))
+        share = max(1, min(AT_ONCE, math.ceil(len(scored) / 8)))  # in one pass; not by workers, nor may the numbers be
         groups = [tuple(scored[i : i + share]) for i in range(0, len(scored), share)] if "global" in views else []
         calls = [Call("global", group, round, {"model": {"model": model}}) for group in groups]
         if set(views) & set(HELD_OUT):
@@ -321,6 +342,7 @@ class Engine:
                     c.id: {"train": len(c.train), "val": len(c.val), "test": len(c.test), **c.traits}
                     for c in self.federation
                 },
+                "side_by_side": self.site.cohorts(),
                 "versions": {"fedsense": __version__, "torch": torch.__version__},
                 "newcomers": {
                     c.id: {**c.traits, "samples": sum(map(len, c.splits))} for c in self.federation.newcomers
@@ -355,23 +377,17 @@ class Engine:
         now = time.monotonic()
         if not always and CHECKPOINT_SHARE * (now - self._last_saved) < self._saving_took:
             return
-        kept = {c: self._kept(c) for c in self._changed}
         point = replace(
             self._files,
             round=self.round,
             server=self.server,
-            clients=kept,
+            clients=Kept(self.states, self.trained),
             records=self.record.prefixes(),
             scores=self.scores,
         )
         checkpoints.save(self.folder / "checkpoints", point, sorted(self._changed))
         self._files, self._changed = replace(point, server={}, clients={}), set()
         self._saving_took, self._last_saved = time.monotonic() - now, time.monotonic()
-
-    def _kept(self, client: str) -> Bundle:
-        return nested("state", self.states[client]) | (
-            {"trained": self.trained[client]["model"]} if client in self.trained else {}
-        )
 
 
 def _refuse_without_newcomers(site: Site, view: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import resource
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from numbers import Real
@@ -20,16 +20,22 @@ import torch
 from numpy.typing import NDArray
 
 from fedsense.bundle import Bundle, Params, to_device
-from fedsense.client import Client
+from fedsense.client import Client, NotAlike
+from fedsense.engine.company import Company
 from fedsense.errors import FedsenseError, RunFailed, UserError
 from fedsense.evaluation.metrics import measure
 from fedsense.federation import ClientData, Federation, Member, Samples, Task
 from fedsense.method import MODEL_GROUPS, Method
 from fedsense.models.network import Model
 from fedsense.models.spec import ModelSpec
+from fedsense.training import Fit, Fitted
 from fedsense.work import Work, stream
 
 Array = NDArray[Any]
+LARGEST_COHORT = 32  # clients side by side; more bring little on a processor
+SMALLEST_SPLIT = 3  # more clients than so many are two cohorts at least, so that two processes have work
+SCORED_TOGETHER = 16  # clients scored in one message
+MOSTLY_OVERHEAD = 1e7  # multiplications of a minibatch's forward pass below which its step is mostly overhead
 Scores = dict[str, dict[str, dict[str, float]]]  # view -> split -> metric -> value
 
 
@@ -66,7 +72,9 @@ class Site:
         moment: str = "trained",
         pool: int | None = None,
         device: torch.device | str = "cpu",
+        executor: str = "serial",
     ) -> None:
+        self.executor, self._company = executor, Company()
         self.federation, self.method, self.seed = federation, method, seed
         self.views, self.metrics, self.moment, self.pool = tuple(views), tuple(metrics), moment, pool
         self.device = torch.device(device)
@@ -94,10 +102,10 @@ class Site:
     def architecture(self, client_id: str) -> str:
         return self._architecture[client_id]
 
-    def handle(self, call: Call) -> Answer:
-        """Do what is asked; errors say which client they met."""
+    def handle(self, call: Call, *join: Callable[[Fit], Fitted]) -> Answer:
+        """Do what is asked; errors say which client they met. With ``join`` an update trains together with others."""
         try:
-            return getattr(self, f"_{call.job}")(call)  # type: ignore[no-any-return]
+            return getattr(self, f"_{call.job}")(call, *join)  # type: ignore[no-any-return]
         except FedsenseError:
             raise
         except Exception as error:  # whatever a method does wrong, the client is named
@@ -105,8 +113,70 @@ class Site:
             note = f"{self.method.name}, round {call.round}, client {who}: {type(error).__name__}: {error}"
             raise RunFailed(note) from error
 
-    def _update(self, call: Call) -> Answer:
+    def jobs(self, calls: Sequence[Call]) -> list[list[int]]:
+        """Which calls go together: positions of updates that run side by side, of a few to score, every other alone.
+
+        It depends on the calls only, so that numbers do not depend on how many processes there are.
+        """
+        alike: dict[Any, list[int]] = {}
+        few = max(1, min(SCORED_TOGETHER, len(calls) // 8))
+        for i, call in enumerate(calls):
+            together = call.job == "update" and self.side_by_side(call.clients[0])
+            if call.job == "received":
+                alike.setdefault(("received", i // few), []).append(i)
+            else:
+                key = ("update", self._key(self._data[call.clients[0]])) if together else ("alone", i)
+                alike.setdefault(key, []).append(i)
+        jobs = []
+        for (what, _), positions in alike.items():
+            if what != "update":
+                jobs.append(positions)
+                continue
+            positions.sort(key=lambda i: (-len(self._data[calls[i].clients[0]].train), calls[i].clients))
+            pieces = 1
+            while len(positions) / pieces > LARGEST_COHORT or (pieces == 1 and len(positions) > SMALLEST_SPLIT):
+                pieces *= 2
+            jobs += [part.tolist() for part in np.array_split(positions, pieces)]
+        return jobs
+
+    def side_by_side(self, client_id: str) -> bool:
+        """Whether a client trains side by side with those whose model is the same.
+
+        By itself (``auto``), where a step is mostly overhead: on a processor in networks of linear layers whose
+        minibatches need few operations; on a GPU always.
+        """
+        if self.executor != "auto":
+            return self.executor == "cohort"
+        if self.device.type != "cpu":
+            return True
+        data = self._data[client_id]
+        model = self._model(data)[0]
+        return not model.convolves and model.parameter_count * self.method.batch < MOSTLY_OVERHEAD
+
+    def cohorts(self) -> dict[str, bool]:
+        """Whether the clients of each model train side by side."""
+        first = {self._key(data): data.id for data in self.trainees}
+        return {f"{name} {shape}": self.side_by_side(client_id) for (name, shape), client_id in first.items()}
+
+    def answer(self, calls: Sequence[Call]) -> list[Answer]:
+        """Do what is asked: one call, several to score, or updates that go together."""
+        if len(calls) == 1 or calls[0].job != "update":
+            return [self.handle(call) for call in calls]
+        began = time.perf_counter()
+        outcomes, largest = self._company.run([partial(self.handle, call) for call in calls])
+        seconds = (time.perf_counter() - began) / len(calls)
+        answers = []
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+            outcome.data.update(seconds=seconds, together=largest)
+            answers.append(outcome)
+        return answers
+
+    def _update(self, call: Call, join: Callable[[Fit], Fitted] | None = None) -> Answer:
         client = self.client(call.clients[0])
+        if join is not None:
+            client = replace(client, join=join)
         work = self._work(client, call.round)
         state, down = self._state(client, call), to_device(call.bundles["down"], self.device)
         began = time.perf_counter()
@@ -150,22 +220,39 @@ class Site:
     def _global(self, call: Call) -> Answer:
         """Score one model for all on the data of each of the named clients."""
         model = to_device(call.bundles["model"], self.device)["model"]
+        clients = [self.client(client_id) for client_id in call.clients]
+        each = [Samples.join([client.data.val, client.data.test]) for client in clients]
         scores = {}
-        for client_id in call.clients:
-            client = self.client(client_id)
-            scores[client_id] = {"global": self._score(client, model, client.data)}
+        for client, samples, logits in zip(clients, each, self._logits(clients, model, each), strict=True):
+            y = samples.y.cpu().numpy()
+            scores[client.id] = {"global": self._measured(logits, y, len(client.data.val))}
         return Answer(data={"scores": scores})
+
+    def _logits(self, clients: Sequence[Client], model: Params, each: Sequence[Samples]) -> list[Array]:
+        """What one model says of the samples of each client; those who share its network are asked in one pass."""
+        found: dict[int, Array] = {}
+        for network in {id(client.model): client.model for client in clients}.values():
+            mine = [i for i, client in enumerate(clients) if client.model is network]
+            try:
+                with Client.one_for_all():
+                    joined = self.method.predict(clients[mine[0]], model, Samples.join([each[i] for i in mine]).x)
+            except NotAlike:  # the method predicts otherwise for each
+                found |= {i: self.method.predict(clients[i], model, each[i].x).cpu().numpy() for i in mine}
+                continue
+            cuts = np.cumsum([len(each[i]) for i in mine])[:-1]
+            found |= dict(zip(mine, np.split(joined.cpu().numpy(), cuts), strict=True))
+        return [found[i] for i in range(len(clients))]
 
     def _held_out(self, call: Call) -> Answer:
         """Score one model for all on everything the named newcomers recorded, one by one and together."""
         model = to_device(call.bundles["model"], self.device)["model"]
-        scores, parts = {}, []
-        for client_id in call.clients:
-            client = self.client(client_id)
-            samples = Samples.join(client.data.splits)
-            logits = self.method.predict(client, model, samples.x).cpu().numpy()
-            parts.append((logits, samples.y.cpu().numpy()))
-            scores[client_id] = {"held-out": self._measured(*parts[-1])}
+        clients = [self.client(client_id) for client_id in call.clients]
+        each = [Samples.join(client.data.splits) for client in clients]
+        parts = [
+            (logits, samples.y.cpu().numpy())
+            for samples, logits in zip(each, self._logits(clients, model, each), strict=True)
+        ]
+        scores = {client.id: {"held-out": self._measured(*part)} for client, part in zip(clients, parts, strict=True)}
         logits, y = (np.concatenate(column) for column in zip(*parts, strict=True))
         return Answer(data={"scores": scores, "pooled": self._measured(logits, y)})
 
@@ -186,9 +273,9 @@ class Site:
 
     def _score(self, client: Client, params: Params, data: ClientData) -> dict[str, dict[str, float]]:
         """Metrics on validation and test data, from one pass over both."""
-        logits = self.method.predict(client, params, torch.cat([data.val.x, data.test.x])).cpu().numpy()
-        y = torch.cat([data.val.y, data.test.y]).cpu().numpy()
-        return self._measured(logits, y, len(data.val))
+        both = Samples.join([data.val, data.test])
+        logits = self.method.predict(client, params, both.x).cpu().numpy()
+        return self._measured(logits, both.y.cpu().numpy(), len(data.val))
 
     def _state(self, client: Client, call: Call) -> Bundle:
         """The client's state; a client's first is a pure function of the seed, whenever it is first asked for."""
@@ -202,16 +289,22 @@ class Site:
 
     def _pool(self, shape: tuple[int, ...]) -> ClientData:
         """Everyone's validation and test data, of the clients with this input shape."""
-        alike = [self.client(c.id).data for c in self.federation if c.input_shape == shape]
-        val, test = (self._thin(Samples.join([c.split(name) for c in alike]), name) for name in ("val", "test"))
+        alike = [c for c in self.federation if c.input_shape == shape]
+        val, test = (self._drawn([c.split(name) for c in alike], name) for name in ("val", "test"))
         return ClientData("everyone", train=test.take(slice(0)), val=val, test=test)
 
-    def _thin(self, samples: Samples, name: str) -> Samples:
-        """At most ``pool`` of the samples, the same for every model."""
-        if not self.pool or len(samples) <= self.pool:
-            return samples
-        chosen = stream(self.seed, "pool", name).permutation(len(samples))[: self.pool]
-        return samples.take(torch.from_numpy(chosen).to(samples.y.device))
+    def _drawn(self, parts: Sequence[Samples], name: str) -> Samples:
+        """At most ``pool`` of all samples, the same for every model; only the clients they are from are made."""
+        parts = [part for part in parts if len(part)] or parts[:1]
+        starts = np.cumsum([0, *map(len, parts)])
+        if not self.pool or starts[-1] <= self.pool:
+            return Samples.join(parts).each(lambda part: part.to(self.device))
+        chosen = stream(self.seed, "pool", name).permutation(starts[-1])[: self.pool]
+        rows = np.sort(chosen)
+        owner = np.searchsorted(starts, rows, side="right") - 1
+        picked = [parts[i].take(torch.from_numpy(rows[owner == i] - starts[i])) for i in np.unique(owner)]
+        places = torch.from_numpy(np.searchsorted(rows, chosen))
+        return Samples.join(picked).take(places).each(lambda part: part.to(self.device))
 
     def _make_client(self, client_id: str) -> Client:
         data = self._data[client_id]
@@ -221,8 +314,11 @@ class Site:
             initial = {name: t.to(self.device) for name, t in initial.items()}
         return Client(client_id, data, model, self.task, initial, self.device)
 
+    def _key(self, data: ClientData) -> tuple[str, tuple[int, ...]]:
+        return self._architecture[data.id], data.input_shape
+
     def _model(self, data: ClientData) -> tuple[Model, Params]:
-        key = (self._architecture[data.id], data.input_shape)
+        key = self._key(data)
         if key not in self._models:
             model = self._spec.build(key[0], data.input_shape, len(self.federation.task.classes), self.seed)
             self._models[key] = (model, model.init(self.seed))

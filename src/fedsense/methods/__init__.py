@@ -10,13 +10,14 @@ from fedsense.methods.fedavg import FedAvg
 from fedsense.methods.fedavgm import FedAvgM
 from fedsense.methods.fedcoad import FedCoad
 from fedsense.methods.fedprox import FedProx
+from fedsense.methods.fedrep import FedRep
 from fedsense.methods.local import Local
 from fedsense.methods.moon import Moon
 from fedsense.methods.protohar import ProtoHAR
 from fedsense.methods.scaffold import Scaffold
 
 METHODS: dict[str, type[Method]] = {
-    m.name: m for m in (Local, Centralized, FedAvg, FedAvgM, FedProx, Scaffold, Moon, FedCoad, ProtoHAR, FedAPA)
+    m.name: m for m in (Local, Centralized, FedAvg, FedAvgM, FedProx, Scaffold, Moon, FedCoad, FedRep, ProtoHAR, FedAPA)
 }
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "FedAvgM",
     "FedCoad",
     "FedProx",
+    "FedRep",
     "Local",
     "Moon",
     "ProtoHAR",

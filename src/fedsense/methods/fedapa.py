@@ -100,13 +100,14 @@ class FedAPA(Method):
 
     def local_update(self, client: Client, state: Bundle, down: Bundle, work: Work) -> Reply:
         strength = self.strength(work.round)
-        loss = classify(client)
+        loss, given = classify(client), {}
         if down and strength:
             sets = [down["personal"]["mean"][None], *([down["peers"]["mean"]] if self.peers else [])]
             each = [s.new_full((len(s),), strength / len(s)) for s in sets]  # λ for Q_i, λ/n for each of the n P_j
-            prototypes = F.normalize(torch.cat(sets), dim=-1)
-            loss = self._contrasting(client, prototypes, torch.cat(each), down["known"]["classes"])
-        done = fit(loss, state["model"], client, work.epochs(self.epochs), self.optim())
+            given = {"sets": F.normalize(torch.cat(sets), dim=-1), "weights": torch.cat(each)}
+            given["known"] = down["known"]["classes"]
+            loss = self._contrasting(client)
+        done = fit(loss, state["model"], client, work.epochs(self.epochs), self.optim(), given=given)
         proto = class_prototypes(client, done.params)  # Eq. 4
         held = proto["count"] > 0
         return Reply(
@@ -175,11 +176,11 @@ class FedAPA(Method):
             }
         return {"collaboration": graph, "ages": dict(zip(who, table["age"].tolist(), strict=True))}
 
-    def _contrasting(self, client: Client, sets: Tensor, weights: Tensor, known: Tensor) -> Loss:
+    def _contrasting(self, client: Client) -> Loss:
         def loss(params: Params, batch: Batch) -> Tensor:  # Eq. 12: L_ce + λ (L_g + L_c), Eq. 9 and 10
-            out = client.model(params, batch)
-            contrast = prototype_contrast(out.features, batch, sets, known, self.temperature)  # [1 + n]
-            return cross_entropy(out.logits, batch) + (weights * contrast).sum()
+            out, given = client.model(params, batch), batch.given
+            contrast = prototype_contrast(out.features, batch, given["sets"], given["known"], self.temperature)
+            return cross_entropy(out.logits, batch) + (given["weights"] * contrast).sum()  # contrast [1 + n]
 
         return loss
 

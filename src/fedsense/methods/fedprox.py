@@ -44,13 +44,14 @@ class FedProx(Method):
         return {"model": params}
 
     def local_update(self, client: Client, state: Bundle, down: Bundle, work: Work) -> Reply:
-        anchor = down["model"]
+        model = down["model"]
+        anchor = {name: model[name] for name in sorted(model) if name not in client.model.buffers}
         task_loss = classify(client)
 
         def loss(params: Params, batch: Batch) -> Tensor:
-            return task_loss(params, batch) + self.mu * proximal(params, anchor)  # Eq. 2
+            return task_loss(params, batch) + self.mu * proximal(params, batch.given)  # Eq. 2
 
-        done = fit(loss, anchor, client, work.epochs(self.epochs), self.optim())
+        done = fit(loss, model, client, work.epochs(self.epochs), self.optim(), given=anchor)
         upload = {"model": done.params, "size": size(client)}
         return Reply(upload=upload, model=done.params, metrics={"loss": done.loss})
 

@@ -95,7 +95,9 @@ class ProtoHAR(Method):
         def guided(params: Params, batch: Batch) -> Tensor:  # Eq. 10
             out = client.model(params, batch)
             loss = cross_entropy(out.logits, batch)
-            return loss + self.align * prototype_gap(out.features, batch, target, self.distance) if self.align else loss
+            if not self.align:
+                return loss
+            return loss + self.align * prototype_gap(out.features, batch, batch.given, self.distance)
 
         def go_on(phase: str) -> Bundle | None:
             return within(state, phase) or None
@@ -105,11 +107,13 @@ class ProtoHAR(Method):
             first, rest = work.epochs(head_epochs, "head"), work.epochs(encoder_epochs, "encoder")
             solve = self.optim(self.head_lr)
             solved = fit(classify(client), start, client, first, solve, only="head", memory=go_on("of-head"))  # Eq. 9
-            done = fit(guided, solved.params, client, rest, self.optim(), only=ENCODER, memory=go_on("of-encoder"))
+            memory = go_on("of-encoder")
+            done = fit(guided, solved.params, client, rest, self.optim(), only=ENCODER, memory=memory, given=target)
             kept, upload = {"head": part(done.params, "head")}, {"encoder": part(done.params, *ENCODER)}
             memory = nested("of-head", solved.optimiser) | nested("of-encoder", done.optimiser)
         else:
-            done = fit(guided, down["model"], client, work.epochs(self.epochs), self.optim(), memory=go_on("of-model"))
+            rest, memory = work.epochs(self.epochs), go_on("of-model")
+            done = fit(guided, down["model"], client, rest, self.optim(), memory=memory, given=target)
             kept, upload = {}, {"model": done.params}
             memory = nested("of-model", done.optimiser)
         upload["proto"] = class_prototypes(client, done.params, target, self.sharpness)  # Eq. 4 or 5

@@ -6,17 +6,19 @@ that prototypes and alignment speak of, the head classifies. Names of parameters
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from fedsense.bundle import Params
 from fedsense.errors import UserError
 from fedsense.federation import in_shares
+from fedsense.models.layout import channels_last, laid_out, side_by_side
 from fedsense.work import seed_of
 
 PARTS = ("adapter", "encoder", "head")
@@ -39,6 +41,13 @@ class Batch(NamedTuple):
     noise: Tensor  # seed of dropout in this step
     parts: tuple[str, ...] = PARTS  # parts that train; the others run as in inference
     beside: Mapping[str, Tensor] = MappingProxyType({})  # rows of what :func:`fedsense.training.fit` was given beside x
+    given: Mapping[str, Tensor] = MappingProxyType({})  # what else it was given for the loss
+    features: Tensor | None = None  # what the head sees of x, where that is known because only the head trains
+
+    def tensors(self) -> list[Tensor]:
+        """All tensors of the minibatch, in one order."""
+        more = [self.beside[name] for name in sorted(self.beside)] + [self.given[name] for name in sorted(self.given)]
+        return [self.x, self.y, self.mask, self.noise, *more, *([] if self.features is None else [self.features])]
 
 
 class Network(nn.Module):
@@ -66,14 +75,18 @@ class Model:
         """``redraw``: starting values come from :meth:`init`'s seed; else the network's present ones are kept."""
         self._redraw = redraw
         _own_dropout(network)
-        self._norms = [m for m in network.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+        self._norms: list[Any] = [m for m in network.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         for norm in self._norms:  # it counts minibatches: nothing to send or to average
             norm.register_buffer("num_batches_tracked", norm.num_batches_tracked, persistent=False)
+            norm.forward, norm.counted = partial(_normalise, norm), None
+        self._convolutions = channels_last(network)
         self.network = network
         self.architecture = architecture
         self.features = network.features
         self.buffers = frozenset(network.state_dict()) - frozenset(name for name, _ in network.named_parameters())
         self.shapes = {name: tuple(t.shape) for name, t in network.state_dict().items()}
+        self._places = _places(network, self.shapes)
+        self._places_of_head = {name: place for name, place in self._places.items() if name.startswith("head.")}
         self._dropouts = [m for m in network.modules() if isinstance(m, Dropout)]
         self._mode: tuple[tuple[str, ...], bool] | None = None
         self._flops: int | None = None
@@ -112,11 +125,26 @@ class Model:
         self._set_mode(batch.parts, normalise=len(batch.x) > 1)
         for number, layer in enumerate(self._dropouts):
             layer.seed = batch.noise + number
+        together = side_by_side(batch.x)
+        for norm in self._norms:
+            norm.counted = batch.mask if together else None
         try:
+            if batch.features is not None:
+                return Output(self.head(params, batch.features), batch.features)
             return self._run(params, batch.x)
-        finally:  # under vmap the seed is a tensor that must not outlive the pass
+        finally:  # under vmap seeds and masks are tensors that must not outlive the pass
             for layer in self._dropouts:
                 layer.seed = _NO_SEED
+            for norm in self._norms:
+                norm.counted = None
+
+    @property
+    def convolves(self) -> bool:
+        return any(isinstance(m, nn.modules.conv._ConvNd) for m in self.network.modules())
+
+    def laid_out(self, name: str, tensor: Tensor) -> Tensor:
+        """A copy of a parameter in the order of memory in which the network is fastest; shape and values stay."""
+        return laid_out(tensor) if name in self._convolutions else tensor.clone()
 
     def infer(self, params: Mapping[str, Tensor], x: Tensor) -> Output:
         """A pass in inference mode: no dropout, running statistics as they are."""
@@ -125,8 +153,9 @@ class Model:
 
     def head(self, params: Mapping[str, Tensor], features: Tensor) -> Tensor:
         """Logits of given features, through the head alone."""
-        inner = {name.removeprefix("head."): t for name, t in params.items() if name.startswith("head.")}
-        return functional_call(self.network.head, inner, (features,))  # type: ignore[no-any-return]
+        with self._holding(params, self._places_of_head):
+            logits: Tensor = self.network.head(features)
+        return logits
 
     @torch.no_grad()
     def predict(self, params: Mapping[str, Tensor], x: Tensor, batch: int = 512) -> Output:
@@ -135,11 +164,25 @@ class Model:
         return pieces[0] if len(pieces) == 1 else Output(*(torch.cat(column) for column in zip(*pieces, strict=True)))
 
     def _run(self, params: Mapping[str, Tensor], x: Tensor) -> Output:
+        with self._holding(params, self._places):
+            out: Output = self.network(in_shares(x))
+        return out
+
+    @contextmanager
+    def _holding(self, params: Mapping[str, Tensor], places: Mapping[str, tuple[Any, str]]) -> Iterator[None]:
+        """The network with these parameters in it, as ``torch.func.functional_call``, which takes twice as long."""
         try:
-            own = {name: params[name] for name in self.shapes}
+            given = [(holder, key, params[name]) for name, (holder, key) in places.items()]
         except KeyError as missing:
             raise ValueError(f"the parameters lack {missing} of {self.architecture}; give the whole model") from None
-        return functional_call(self.network, own, (in_shares(x),))  # type: ignore[no-any-return]
+        before = [holder[key] for holder, key, _ in given]
+        try:
+            for holder, key, tensor in given:
+                holder[key] = tensor
+            yield
+        finally:
+            for (holder, key, _), tensor in zip(given, before, strict=True):
+                holder[key] = tensor
 
     def _set_mode(self, parts: tuple[str, ...], normalise: bool = True) -> None:
         if (parts, normalise) == self._mode:
@@ -149,6 +192,39 @@ class Model:
         for norm in self._norms if not normalise else ():
             norm.eval()
         self._mode = (parts, normalise)
+
+
+def _places(network: nn.Module, names: Iterable[str]) -> dict[str, tuple[dict[str, Any], str]]:
+    """Name of a parameter or buffer → the dictionary of its module that holds it, and its name there."""
+    places = {}
+    for name in names:
+        path, _, key = name.rpartition(".")
+        module = network.get_submodule(path)
+        places[name] = (module._parameters if key in module._parameters else module._buffers, key)
+    return places
+
+
+def _normalise(norm: Any, x: Tensor) -> Tensor:
+    """BatchNorm over the samples that count, where minibatches of several clients were filled up to one size."""
+    if norm.counted is None or not norm.training:
+        plain: Tensor = type(norm).forward(norm, x)
+        return plain
+    dims = [0, *range(2, x.ndim)]
+    counted = norm.counted.view(-1, *(1,) * (x.ndim - 1))  # [B, 1, ...]
+    samples, size = norm.counted.sum(), norm.counted.sum() * x[0, 0].numel()
+    shape = (1, -1, *(1,) * (x.ndim - 2))
+    mean = (x * counted).sum(dims) / size
+    variance = ((x - mean.view(shape)) ** 2 * counted).sum(dims) / size
+    several = samples > 1  # of one sample, as alone: by the running statistics, which stay
+    with torch.no_grad():
+        for running, now in ((norm.running_mean, mean), (norm.running_var, variance * size / (size - 1).clamp(min=1))):
+            running.copy_(torch.where(several, running + norm.momentum * (now - running), running))
+    mean, variance = (
+        torch.where(several, now, running.detach().clone())
+        for now, running in ((mean, norm.running_mean), (variance, norm.running_var))
+    )
+    y: Tensor = (x - mean.view(shape)) * (variance + norm.eps).rsqrt().view(shape)
+    return y * norm.weight.view(shape) + norm.bias.view(shape) if norm.affine else y
 
 
 class Dropout(nn.Module):
@@ -191,9 +267,11 @@ class _Mask(torch.autograd.Function):
     @staticmethod
     def forward(seed: Tensor, like: Tensor, p: float) -> Tensor:
         generator = torch.Generator(device=like.device).manual_seed(int(seed))
-        # Not rand_like: numbers are drawn in memory's order, and the mask may not depend on the layout of ``like``.
-        drawn = torch.rand(like.shape, dtype=like.dtype, device=like.device, generator=generator)
-        return drawn.ge_(p).div_(1 - p)  # three times as fast as bernoulli_
+        # Drawn with the channels last, whatever the layout of ``like``: the mask may not depend on it. Samples come
+        # first, so that those of a minibatch that was filled up have the same masks.
+        shape = (*like.shape[:1], *like.shape[2:], *like.shape[1:2])
+        drawn = torch.rand(shape, dtype=like.dtype, device=like.device, generator=generator)
+        return drawn.ge_(p).div_(1 - p).movedim(-1, 1 if like.ndim > 1 else 0)  # three times as fast as bernoulli_
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:

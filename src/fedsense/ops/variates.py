@@ -19,7 +19,7 @@ from fedsense.optim import Transform, chain, shift
 
 def corrected(optimiser: Transform, lr: float, own: Mapping[str, Tensor], shared: Mapping[str, Tensor]) -> Transform:
     """The optimiser, and after each of its steps −lr·(c − c_i): FedCoad Eq. 4 to 6."""
-    return chain(optimiser, shift({name: -lr * (c - own[name]) for name, c in shared.items()}))
+    return chain(optimiser, shift({name: -lr * (c - own[name]) for name, c in shared.items()}, "parameters"))
 
 
 def new_variates(

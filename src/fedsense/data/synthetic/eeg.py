@@ -17,13 +17,16 @@ and powers of the sources, how far a class lowers one, gains and noise of the el
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedsense import work
+from fedsense.data.cache import code_of, key_of
+from fedsense.data.synthetic import shares
 from fedsense.data.synthetic.shares import check_samples, split_counts
 from fedsense.errors import UserError
 from fedsense.federation import SPLITS, ClientData, Federation, Samples, Task
@@ -84,15 +87,16 @@ def synthetic_eeg(
     fewest and the most of a subject, drawn with their places. ``degrees`` of freedom make a trial: the more, the less
     its covariance strays; 120 are three seconds of a band 20 Hz wide. ``feature_skew`` scales how much subjects differ
     beside their electrodes. A client depends on its number, the seed and the options, not on how many clients there
-    are.
+    are, and is made when its recordings are first asked for.
     """
     options = Options(samples, classes, electrodes, sources, degrees, feature_skew, val, test, seed)
     _check(clients, options)
     low, high = electrodes
+    key = key_of(code_of(__file__, shares.__file__, work.__file__), asdict(options))
     return Federation(
         name="synthetic-eeg",
         task=Task(tuple(f"imagery {number}" for number in range(classes))),
-        clients=tuple(_client_data(number, options) for number in range(clients)),
+        clients=tuple(_client_data(number, options, key) for number in range(clients)),
         synthetic=True,
         description=(
             f"Synthetic: drawn covariances of EEG as tangent vectors, {classes} classes, {clients} made-up subjects "
@@ -198,20 +202,38 @@ def _spectral(symmetric: Array, function: Callable[[Array], Array]) -> Array:
     return np.asarray((vectors * function(values)[..., None, :]) @ vectors.swapaxes(-1, -2))
 
 
+def draw_counts(number: int, options: Options, rng: np.random.Generator | None = None) -> Array:
+    """How many trials of each class are in each split, ``[SPLITS, classes]``."""
+    rng = rng or options.rng(number, "trials")
+    return split_counts(options.samples, options.classes, options.val, options.test, rng)
+
+
 def trials(number: int, options: Options) -> tuple[Subject, Array, Array, Array]:
     """Subject ``number`` and its trials: covariances, labels, and the split of each (number in SPLITS)."""
     subject, rng = draw_subject(number, options), options.rng(number, "trials")
-    counts = split_counts(options.samples, options.classes, options.val, options.test, rng)
+    counts = draw_counts(number, options, rng)
     label = np.concatenate([np.repeat(np.arange(options.classes), row) for row in counts])
     split = np.repeat(np.arange(len(SPLITS)), counts.sum(1))
     return subject, wishart(subject.covariances[label], options.degrees, rng), label, split
 
 
-def _client_data(number: int, options: Options) -> ClientData:
-    subject, covariances, label, split = trials(number, options)
+def _client_data(number: int, options: Options, key: str) -> ClientData:
+    sites = draw_subject(number, options).sites
+    train, val, test = draw_counts(number, options).sum(1).tolist()
+    return ClientData.later(
+        f"s{number:03d}",
+        lambda: _splits(number, options),
+        sizes=(train, val, test),
+        input_shape=(len(sites) * (len(sites) + 1) // 2,),
+        key=f"{key} {number}",
+        traits={"electrodes": len(sites), "sites": " ".join(map(str, sites))},
+    )
+
+
+def _splits(number: int, options: Options) -> tuple[Samples, Samples, Samples]:
+    _, covariances, label, split = trials(number, options)
     x = tangent_vectors(covariances, riemannian_mean(covariances[split == 0])).astype(np.float32)
     alone = np.stack([np.arange(len(x)), np.zeros(len(x), int), np.full(len(x), options.degrees)], axis=1)
     whole = Samples(torch.from_numpy(x), torch.from_numpy(label), torch.from_numpy(alone))  # a trial is a recording
     train, val, test = (whole.take(torch.from_numpy(split == place)) for place in range(len(SPLITS)))
-    traits = {"electrodes": len(subject.sites), "sites": " ".join(map(str, subject.sites))}
-    return ClientData(f"s{number:03d}", train, val, test, traits)
+    return train, val, test

@@ -14,7 +14,7 @@ so the direction of gravity stays visible.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -24,6 +24,9 @@ from numpy.typing import NDArray
 from scipy.signal import resample_poly
 from scipy.spatial.transform import Rotation
 
+from fedsense import work
+from fedsense.data.cache import code_of, key_of
+from fedsense.data.synthetic import bodies
 from fedsense.data.synthetic.bodies import ACTIVITIES, DEVICES, GAITS, PLACEMENTS, Device, Placement
 from fedsense.errors import UserError
 from fedsense.federation import SPLITS, ClientData, Federation, Samples, Task
@@ -63,7 +66,7 @@ class Client:
 
     @property
     def id(self) -> str:
-        return f"p{self.number:04d}-{self.device.name}-{self.placement.name}"
+        return _id(self.number, self.device, self.placement)
 
 
 @dataclass(frozen=True)
@@ -111,14 +114,15 @@ def synthetic_imu(
     logarithm of sizes, is above 0), of ``classes_per_client`` activities drawn for each client (all, if None).
     ``feature_skew`` scales how much people, devices and placements differ: at 0 all clients are alike. ``faulty`` is
     the share of clients whose device is noisy and loses many samples. A client depends on its number, the seed and the
-    options, not on how many clients there are.
+    options, not on how many clients there are, and is made when its recordings are first asked for.
     """
     options = Options(samples, classes_per_client, window, rate, feature_skew, quantity_skew, val, test, faulty, seed)
     _check(clients, options)
+    key = key_of(code_of(__file__, bodies.__file__, work.__file__), asdict(options))
     return Federation(
         name="synthetic-imu",
         task=Task(ACTIVITIES),
-        clients=tuple(_client_data(number, options) for number in range(clients)),
+        clients=tuple(_client_data(number, options, key) for number in range(clients)),
         synthetic=True,
         description=(
             f"Synthetic: generated accelerometer and gyroscope windows of {window} samples at {rate:g} Hz, "
@@ -147,6 +151,12 @@ def _check(clients: int, options: Options) -> None:
 
 def draw_client(number: int, options: Options) -> Client:
     """Client ``number`` of a seed; at skew 0 the average person with a phone at the waist."""
+    person = draw_person(options.rng(number, "person"), options.feature_skew)
+    return Client(number, person, *draw_device(number, options))
+
+
+def draw_device(number: int, options: Options) -> tuple[Device, Placement]:
+    """What client ``number`` wears, and where."""
     skew = options.feature_skew
     rng = options.rng(number, "client")
     differs, where, which = rng.random(3)
@@ -161,7 +171,7 @@ def draw_client(number: int, options: Options) -> Client:
     )
     if rng.random() < options.faulty:
         device = replace(device, noise=device.noise * 8, lost=device.lost * 5 + 1, faulty=True)
-    return Client(number, draw_person(options.rng(number, "person"), skew), device, placement)
+    return device, placement
 
 
 def draw_person(rng: np.random.Generator, skew: float) -> Person:
@@ -182,8 +192,8 @@ def draw_person(rng: np.random.Generator, skew: float) -> Person:
     )
 
 
-def draw_plan(number: int, options: Options) -> Plan:
-    """Which bouts a client records: every activity it has in train, and in test; no bout in two splits."""
+def draw_counts(number: int, options: Options) -> tuple[Array, Array]:
+    """The activities a client has, and how many windows of each are in each split, ``[SPLITS, activities]``."""
     rng = options.rng(number, "plan")
     every = len(ACTIVITIES)
     kept = np.sort(rng.permutation(every)[: options.classes_per_client or every])
@@ -193,7 +203,12 @@ def draw_plan(number: int, options: Options) -> Plan:
     each = _shares(np.full(len(kept), size / len(kept)), rng)
     test = np.clip(_shares(each * options.test, rng), min(1, int(np.ceil(options.test))), each - 1)
     val = np.minimum(_shares(each * options.val, rng), each - test - 1)
-    counts = np.stack([each - test - val, val, test])  # [splits, classes], in the order of SPLITS
+    return kept, np.stack([each - test - val, val, test])
+
+
+def draw_plan(number: int, options: Options) -> Plan:
+    """Which bouts a client records: every activity it has in train, and in test; no bout in two splits."""
+    kept, counts = draw_counts(number, options)
     bouts = [
         (activity, split, min(BOUT, count - start))
         for split, row in enumerate(counts.tolist())
@@ -347,19 +362,30 @@ def recordings(number: int, options: Options) -> tuple[Client, Array, Array, Arr
     return client, windows[used], plan.activity[bout], plan.split[bout], bout
 
 
-def _client_data(number: int, options: Options) -> ClientData:
-    client, x, y, split, _ = recordings(number, options)
+def _client_data(number: int, options: Options, key: str) -> ClientData:
+    device, placement = draw_device(number, options)
+    train, val, test = draw_counts(number, options)[1].sum(1).tolist()
+    traits = {"person": f"p{number:04d}", "device": device.name, "placement": placement.name, "speed": device.speed}
+    return ClientData.later(
+        _id(number, device, placement),
+        lambda: _splits(number, options),
+        sizes=(train, val, test),
+        input_shape=(6, options.window),
+        key=f"{key} {number}",
+        traits=traits | ({"faulty": True} if device.faulty else {}),
+    )
+
+
+def _id(number: int, device: Device, placement: Placement) -> str:
+    return f"p{number:04d}-{device.name}-{placement.name}"
+
+
+def _splits(number: int, options: Options) -> tuple[Samples, Samples, Samples]:
+    _, x, y, split, _ = recordings(number, options)
     x = _normalised(x, split == SPLITS.index("train"))
-    tensors = torch.from_numpy(x), torch.from_numpy(y)
-    train, val, test = (Samples(*(part[torch.from_numpy(split == i)] for part in tensors)) for i in range(len(SPLITS)))
-    device = client.device
-    traits = {
-        "person": client.id.split("-")[0],
-        "device": device.name,
-        "placement": client.placement.name,
-        "speed": device.speed,
-    }
-    return ClientData(client.id, train, val, test, traits | ({"faulty": True} if device.faulty else {}))
+    parts = [split == place for place in range(len(SPLITS))]
+    train, val, test = (Samples(torch.from_numpy(x[part]), torch.from_numpy(y[part])) for part in parts)
+    return train, val, test
 
 
 def _normalised(x: Array, train: Array) -> Array:

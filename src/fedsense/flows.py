@@ -1,0 +1,243 @@
+"""Where the training loop gets its minibatches and leaves its results: of one client, or of several side by side."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsense.bundle import Bundle, Params
+from fedsense.client import Client
+from fedsense.models.network import Batch
+from fedsense.optim import Transform
+from fedsense.work import Schedule
+
+Loss = Callable[[Params, Batch], Tensor]
+FEATURES = "features of the parts that rest"  # among the rows beside a batch
+
+
+class Fitted(NamedTuple):
+    """What training gave."""
+
+    params: Params
+    optimiser: Bundle  # the optimiser's memory; keep it in the client's state to go on with it next round
+    loss: float  # mean over the steps
+    steps: int
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What :func:`fit` was asked for."""
+
+    loss: Loss
+    params: Mapping[str, Tensor]
+    client: Client
+    schedule: Schedule
+    optimiser: Transform
+    parts: tuple[str, ...]
+    memory: Bundle | None
+    beside: Mapping[str, Tensor] = field(default_factory=dict)
+    given: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def trained(self) -> list[str]:
+        """Names of the parameters that train, in one order.
+
+        A sum over tensors (clip) may not depend on the order in which they came out of a file.
+        """
+        resting = self.client.model.buffers
+        return [name for name in sorted(self.params) if name.split(".")[0] in self.parts and name not in resting]
+
+    def rows(self) -> dict[str, Tensor]:
+        """What comes with every sample. If only the head trains, what it sees of a sample is always the same."""
+        rows = dict(self.beside)
+        if self.parts == ("head",) and self.client.samples:
+            rows[FEATURES] = self.client.model.predict(self.params, self.client.train.x).features
+        return rows
+
+
+class Flow(Protocol):
+    """Where the loop gets its batches and leaves its results; ``leaves`` and the rest are those of the present step."""
+
+    now: Params  # everything the loss is given as parameters
+    leaves: Params  # of them, what trains
+    memory: Bundle
+    given: Bundle
+    losses: Tensor  # sum over the steps, of each client
+    repeats: Counter[tuple[int, ...]]  # shape of a minibatch's mask -> how many there are
+
+    def __iter__(self) -> Iterator[Batch]: ...
+
+    def loss(self, batch: Batch) -> Tensor: ...
+
+    def results(self) -> list[Fitted]: ...
+
+
+class Alone:
+    """One client: its parameters in the order of memory its network likes."""
+
+    def __init__(self, asked: Fit) -> None:
+        self.asked, model = asked, asked.client.model
+        names = asked.trained
+        self.now = {name: model.laid_out(name, asked.params[name].detach()) for name in sorted(asked.params)}
+        self.leaves = {name: self.now[name].requires_grad_() for name in names}
+        first = asked.memory or asked.optimiser.init({n: t.detach() for n, t in self.leaves.items()})
+        like = {name: t.detach() for name, t in self.leaves.items()}
+        self.memory = {s: {n: _copy(t, like.get(n)) for n, t in values.items()} for s, values in first.items()}
+        self.given = {s: {n: _ordered(t, like.get(n)) for n, t in v.items()} for s, v in asked.optimiser.given.items()}
+        self.losses, self.steps = torch.zeros(1, device=asked.client.device), 0
+        self.repeats: Counter[tuple[int, ...]] = Counter()
+
+    def __iter__(self) -> Iterator[Batch]:
+        asked, data = self.asked, self.asked.client.train
+        steps = list(asked.schedule.steps(asked.client.samples)) if self.leaves else []
+        if not steps:
+            return
+        rows = asked.rows()
+        self.repeats.update((len(step.samples),) for step in steps)
+        order = torch.from_numpy(np.concatenate([step.samples for step in steps])).to(asked.client.device)
+        ones = torch.ones(len(steps[0].samples), device=asked.client.device)
+        start = 0
+        for step in steps:
+            index = order[start : start + len(step.samples)]
+            start += len(index)
+            x, y = data.x.index_select(0, index), data.y.index_select(0, index)
+            beside = {name: t.index_select(0, index) for name, t in rows.items()}
+            features = beside.pop(FEATURES, None)
+            noise = torch.tensor(step.noise)
+            yield Batch(x, y, ones[: len(index)], noise, asked.parts, beside, asked.given, features)
+            self.steps += 1
+
+    def loss(self, batch: Batch) -> Tensor:
+        return self.asked.loss(self.now, batch)
+
+    def results(self) -> list[Fitted]:
+        params = {name: t.detach().contiguous() for name, t in self.now.items()}
+        memory = {slot: {n: t.contiguous() for n, t in values.items()} for slot, values in self.memory.items()}
+        mean = float(self.losses) / self.steps if self.steps else float("nan")
+        return [Fitted(params, memory, mean, self.steps)]
+
+
+class Together:
+    """Several clients, those with the most steps first: the ones that still train are always the first so many.
+
+    Everything is stacked ``[clients, ...]``. Minibatches of different sizes are filled up, and ``batch.mask`` says so.
+    """
+
+    def __init__(self, asked: Sequence[Fit]) -> None:
+        self.steps = [list(fit.schedule.steps(fit.client.samples)) if fit.trained else [] for fit in asked]
+        self.order = sorted(range(len(asked)), key=lambda i: -len(self.steps[i]))
+        self.asked = [asked[i] for i in self.order]
+        self.steps = [self.steps[i] for i in self.order]
+        self.first = self.asked[0]
+        self.device = self.first.client.device
+        self.own = _stacked([fit.params for fit in self.asked])
+        begun = [
+            fit.memory or fit.optimiser.init({name: fit.params[name].detach() for name in fit.trained})
+            for fit in self.asked
+        ]
+        self.all_memory = {slot: _stacked([memory[slot] for memory in begun]) for slot in begun[0]}
+        theirs = [fit.optimiser.given for fit in self.asked]
+        self.all_given = {slot: _stacked([given[slot] for given in theirs]) for slot in theirs[0]}
+        self.constants = _stacked([fit.given for fit in self.asked])
+        self.losses = torch.zeros(len(asked), device=self.device)
+        self.repeats: Counter[tuple[int, ...]] = Counter(map(self._size, range(len(self.steps[0]))))
+        self._take(len(asked))
+
+    def _take(self, active: int) -> None:
+        """Views of the first so many clients; what is written into them is written into the whole."""
+        self.active = active
+        self.now = {name: t[:active].detach() for name, t in self.own.items()}
+        self.leaves = {name: self.now[name].requires_grad_() for name in self.first.trained}
+        self.memory = {s: {n: t[:active] for n, t in values.items()} for s, values in self.all_memory.items()}
+        self.given = {s: {n: t[:active] for n, t in values.items()} for s, values in self.all_given.items()}
+
+    def __iter__(self) -> Iterator[Batch]:
+        if not self.steps[0]:
+            return
+        rows = [{"x": fit.client.train.x, "y": fit.client.train.y, **fit.rows()} for fit in self.asked]
+        pool = {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
+        index, mask, noise = (torch.from_numpy(part) for part in self._schedule())
+        index, mask = index.to(self.device), mask.to(self.device)
+        for number in range(len(self.steps[0])):
+            active, width = self._size(number)
+            if active != self.active:
+                self._take(active)
+            at = index[number, :active, :width].reshape(-1)
+            taken = {n: t.index_select(0, at).view(active, width, *t.shape[1:]) for n, t in pool.items()}
+            x, y, features = taken.pop("x"), taken.pop("y"), taken.pop(FEATURES, None)
+            given = {name: t[:active] for name, t in self.constants.items()}
+            weight = mask[number, :active, :width]
+            yield Batch(x, y, weight, noise[number, :active], self.first.parts, taken, given, features)
+
+    def _size(self, number: int) -> tuple[int, int]:
+        """How many clients still train in a step, and the samples of the largest minibatch among theirs."""
+        sizes = [len(steps[number].samples) for steps in self.steps if len(steps) > number]
+        return len(sizes), max(sizes)
+
+    def _schedule(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Rows of the pooled data ``[steps, clients, batch]``, which of them count, and seeds ``[steps, clients]``."""
+        longest, width = len(self.steps[0]), max(len(step.samples) for step in self.steps[0])
+        width = max([width, *(len(steps[0].samples) for steps in self.steps if steps)])
+        index = np.zeros((longest, len(self.steps), width), np.int64)
+        mask = np.zeros(index.shape, np.float32)
+        noise = np.zeros(index.shape[:2], np.int64)
+        begin = 0
+        for client, (steps, fit) in enumerate(zip(self.steps, self.asked, strict=True)):
+            for number, step in enumerate(steps):
+                index[number, client] = begin  # of a row that does not count: any
+                index[number, client, : len(step.samples)] = begin + step.samples
+                mask[number, client, : len(step.samples)] = 1
+                noise[number, client] = step.noise
+            begin += fit.client.samples
+        return index, mask, noise
+
+    def loss(self, batch: Batch) -> Tensor:
+        columns = [batch.x, batch.y, batch.mask, batch.noise, dict(batch.beside), dict(batch.given)]
+        one = partial(_loss_of_one, self.first.loss, self.first.parts)
+        with Client.one_for_all():
+            if batch.features is None:
+                return torch.vmap(one)(self.now, *columns)
+            return torch.vmap(one)(self.now, *columns, batch.features)
+
+    def results(self) -> list[Fitted]:
+        sums, found = self.losses.tolist(), {}
+        for place, number in enumerate(self.order):
+            params = {name: t[place].detach().clone() for name, t in self.own.items()}
+            memory = {s: {n: t[place].clone() for n, t in values.items()} for s, values in self.all_memory.items()}
+            steps = len(self.steps[place])
+            found[number] = Fitted(params, memory, sums[place] / steps if steps else float("nan"), steps)
+        return [found[number] for number in range(len(found))]
+
+
+def _loss_of_one(
+    loss: Loss,
+    parts: tuple[str, ...],
+    params: Params,
+    x: Tensor,
+    y: Tensor,
+    mask: Tensor,
+    noise: Tensor,
+    beside: Params,
+    given: Params,
+    features: Tensor | None = None,
+) -> Tensor:
+    return loss(params, Batch(x, y, mask, noise, parts, beside, given, features))
+
+
+def _stacked(each: Sequence[Mapping[str, Tensor]]) -> Params:
+    return {name: torch.stack([values[name].detach() for values in each]) for name in each[0]}
+
+
+def _copy(tensor: Tensor, like: Tensor | None) -> Tensor:
+    return tensor.clone() if like is None or tensor.shape != like.shape else torch.empty_like(like).copy_(tensor)
+
+
+def _ordered(tensor: Tensor, like: Tensor | None) -> Tensor:
+    return tensor if like is None or tensor.stride() == like.stride() else _copy(tensor, like)
