@@ -19,6 +19,7 @@ from fedsense.optim import Transform
 from fedsense.work import Schedule
 
 Loss = Callable[[Params, Batch], Tensor]
+LOOKED_UP = 1 << 20  # bytes of minibatches that are put together at once: what stays in the processor's cache
 FEATURES = "features of the parts that rest"  # among the rows beside a batch
 
 
@@ -99,19 +100,18 @@ class Alone:
         steps = list(asked.schedule.steps(asked.client.samples)) if self.leaves else []
         if not steps:
             return
-        rows = asked.rows()
         self.repeats.update((len(step.samples),) for step in steps)
-        order = torch.from_numpy(np.concatenate([step.samples for step in steps])).to(asked.client.device)
-        ones = torch.ones(len(steps[0].samples), device=asked.client.device)
-        start = 0
-        for step in steps:
-            index = order[start : start + len(step.samples)]
-            start += len(index)
-            x, y = data.x.index_select(0, index), data.y.index_select(0, index)
-            beside = {name: t.index_select(0, index) for name, t in rows.items()}
-            features = beside.pop(FEATURES, None)
-            noise = torch.tensor(step.noise)
-            yield Batch(x, y, ones[: len(index)], noise, asked.parts, beside, asked.given, features)
+        index = np.zeros((len(steps), len(steps[0].samples)), np.int64)
+        for number, step in enumerate(steps):
+            index[number, : len(step.samples)] = step.samples
+        noise = torch.tensor([step.noise for step in steps])
+        ones = torch.ones(index.shape[1], device=asked.client.device)
+        pool = {"x": data.x, "y": data.y, **asked.rows()}
+        for number, rows in enumerate(_gathered(pool, torch.from_numpy(index).to(asked.client.device))):
+            size = len(steps[number].samples)
+            rows = {name: t[:size] for name, t in rows.items()}
+            x, y, features = rows.pop("x"), rows.pop("y"), rows.pop(FEATURES, None)
+            yield Batch(x, y, ones[:size], noise[number], asked.parts, rows, asked.given, features)
             self.steps += 1
 
     def loss(self, batch: Batch) -> Tensor:
@@ -161,20 +161,19 @@ class Together:
     def __iter__(self) -> Iterator[Batch]:
         if not self.steps[0]:
             return
-        rows = [{"x": fit.client.train.x, "y": fit.client.train.y, **fit.rows()} for fit in self.asked]
-        pool = {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
+        each = [{"x": fit.client.train.x, "y": fit.client.train.y, **fit.rows()} for fit in self.asked]
+        pool = {name: torch.cat([one[name] for one in each]) for name in each[0]}
         index, mask, noise = (torch.from_numpy(part) for part in self._schedule())
         index, mask = index.to(self.device), mask.to(self.device)
-        for number in range(len(self.steps[0])):
+        for number, rows in enumerate(_gathered(pool, index)):
             active, width = self._size(number)
             if active != self.active:
                 self._take(active)
-            at = index[number, :active, :width].reshape(-1)
-            taken = {n: t.index_select(0, at).view(active, width, *t.shape[1:]) for n, t in pool.items()}
-            x, y, features = taken.pop("x"), taken.pop("y"), taken.pop(FEATURES, None)
+            rows = {name: t[:active, :width].contiguous() for name, t in rows.items()}
+            x, y, features = rows.pop("x"), rows.pop("y"), rows.pop(FEATURES, None)
             given = {name: t[:active] for name, t in self.constants.items()}
-            weight = mask[number, :active, :width]
-            yield Batch(x, y, weight, noise[number, :active], self.first.parts, taken, given, features)
+            weight = mask[number, :active, :width].contiguous()
+            yield Batch(x, y, weight, noise[number, :active], self.first.parts, rows, given, features)
 
     def _size(self, number: int) -> tuple[int, int]:
         """How many clients still train in a step, and the samples of the largest minibatch among theirs."""
@@ -214,6 +213,17 @@ class Together:
             steps = len(self.steps[place])
             found[number] = Fitted(params, memory, sums[place] / steps if steps else float("nan"), steps)
         return [found[number] for number in range(len(found))]
+
+
+def _gathered(pool: Mapping[str, Tensor], index: Tensor) -> Iterator[dict[str, Tensor]]:
+    """The rows of every step, for ``index`` ``[steps, ...]``; those of several steps are looked up at once."""
+    each = index[0].numel() * sum(t[0].numel() * t.element_size() for t in pool.values())
+    many = max(1, LOOKED_UP // max(1, each))
+    for first in range(0, len(index), many):
+        some = index[first : first + many]
+        rows = {name: t.index_select(0, some.reshape(-1)).view(*some.shape, *t.shape[1:]) for name, t in pool.items()}
+        for number in range(len(some)):
+            yield {name: t[number] for name, t in rows.items()}
 
 
 def _loss_of_one(

@@ -18,6 +18,7 @@ from fedsense.tape import Tape
 
 WORTH_A_TAPE = 4  # steps of one size; recording one takes as long as computing a few
 KEPT_TAPES = 64  # of the process; those used longest ago go
+KEPT_ALIKE = 3  # of losses that differ in a number only
 
 
 class Recorder:
@@ -36,12 +37,13 @@ class Recorder:
     def __call__(self, batch: Batch) -> list[Tensor]:
         """The loss of every client, and the gradient of each parameter that trains."""
         inputs = [*self.flow.now.values(), *batch.tensors()]
-        shapes = tuple([t.shape for t in inputs])
-        if shapes not in self._mine:
-            self._mine[shapes] = self._find(shapes)
-        taped = self._mine[shapes]
-        if taped is None and self.flow.repeats[batch.mask.shape] >= WORTH_A_TAPE:
-            return self._record(batch, inputs, shapes)
+        size = batch.mask.shape  # in one training all other shapes follow from it
+        if size not in self._mine:
+            self._mine[size] = self._find(inputs)
+        taped = self._mine[size]
+        if taped is None and self.flow.repeats[size] >= WORTH_A_TAPE:
+            self._mine[size] = taped = _Taped(self.asked.loss, Tape(inputs))
+            return self._record(taped, batch, inputs)
         if taped is None or not taped.sound:
             return self.compute(batch)
         if not taped.checked:
@@ -56,29 +58,29 @@ class Recorder:
         grads = torch.autograd.grad(total, leaves, allow_unused=True, materialize_grads=True)
         return [values.detach(), *grads]
 
-    def _key(self, shapes: Any) -> Any:
-        return code_of(self.asked.loss), id(self.asked.client.model), self.asked.parts, tuple(self.flow.now), shapes
+    def _key(self, inputs: list[Tensor]) -> Any:
+        alike = tuple([(t.shape, t.stride(), t.dtype) for t in inputs])
+        return code_of(self.asked.loss), id(self.asked.client.model), self.asked.parts, tuple(self.flow.now), alike
 
-    def _find(self, shapes: Any) -> _Taped | None:
-        key = self._key(shapes)
+    def _find(self, inputs: list[Tensor]) -> _Taped | None:
+        key = self._key(inputs)
         found = next((taped for taped in self._tapes.get(key, ()) if alike(taped.loss, self.asked.loss)), None)
         if found is not None:
             self._tapes.move_to_end(key)
         return found
 
-    def _record(self, batch: Batch, inputs: list[Tensor], shapes: Any) -> list[Tensor]:
-        tape, sound = Tape(inputs), False
+    def _record(self, taped: _Taped, batch: Batch, inputs: list[Tensor]) -> list[Tensor]:
         buffers = self._buffers()
         before = [t.clone() for t in buffers]
         try:
-            with Client.one_for_all(), tape:
+            with Client.one_for_all(), taped.tape:
                 out = self.compute(batch)
-            sound = tape.finish(out)
+            taped.sound = taped.tape.finish(out)
         except NotAlike:
             _put_back(buffers, before)
             out = self.compute(batch)
-        self._mine[shapes] = taped = _Taped(self.asked.loss, tape, sound)
-        self._tapes.setdefault(self._key(shapes), []).append(taped)
+        known = self._tapes.setdefault(self._key(inputs), [])
+        known[:] = [*known[-KEPT_ALIKE:], taped]
         while len(self._tapes) > KEPT_TAPES:
             self._tapes.popitem(last=False)
         return out
@@ -107,7 +109,7 @@ class _Taped:
 
     loss: Loss
     tape: Tape
-    sound: bool
+    sound: bool = False
     checked: bool = False
 
 

@@ -7,7 +7,7 @@ listens to one step, forwards and backwards, and plays it again. The operations 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -25,15 +25,6 @@ class _Slot(NamedTuple):
     number: int
 
 
-class _Operation(NamedTuple):
-    function: Any
-    arguments: tuple[Any, ...]
-    named: dict[str, Any]
-    results: tuple[int | None, ...]  # slots of what it gives; None where nobody wants it
-    single: bool  # gives one tensor, not several
-    done: tuple[int, ...]  # slots that nobody wants any more
-
-
 class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records what is done within ``with tape:``; ``why`` says why it cannot be played again, if it cannot.
 
@@ -47,9 +38,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._seen: list[Tensor] = list(inputs)  # kept, so that nothing else comes to lie where they are
         self._slots: dict[Key, int] = {}
         self._raw: list[tuple[Any, tuple[Any, ...], dict[str, Any], tuple[int | None, ...], bool]] = []
-        self._operations: list[_Operation] = []
-        self._wanted: list[Any] = []
-        self._many = 0
+        self._play: Callable[[Sequence[Tensor]], list[Tensor]] | None = None
         self._inputs = [self._slot(t) for t in inputs]
 
     @classmethod
@@ -101,39 +90,59 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Called after the recording, with what playing it shall give; whether it can be played."""
         if self.why:
             return False
-        self._wanted = [self._known(t) for t in wanted]
-        needed = {w.number for w in self._wanted if isinstance(w, _Slot)}
-        operations: list[_Operation] = []
+        results = [self._known(t) for t in wanted]
+        needed = set(_slots_in(results))
+        lines, constants = [], _Constants()
         for func, given, named, slots, single in reversed(self._raw):
             if not func._schema.is_mutable and needed.isdisjoint(slots):
                 continue
             reads = {*_slots_in(given), *_slots_in(named)}
-            done = tuple(s for s in {*reads, *(s for s in slots if s is not None)} - needed if s not in self._inputs)
-            kept = tuple(s if s in needed else None for s in slots)
-            operations.append(_Operation(func, given, named, kept, single, done))
+            made = {s for s in slots if s is not None}
+            done = sorted((reads | made) - needed - set(self._inputs))
+            if done:  # nobody wants them any more
+                lines.append(f"{_tuple(done)} = ({'None, ' * len(done)})")
+            names = [f"t{s}" if s in needed else "_" for s in slots]
+            to = "" if not names else f"{names[0]} = " if single else f"({', '.join(names)},) = "
+            arguments = [constants.text(a) for a in given] + [f"{n}={constants.text(a)}" for n, a in named.items()]
+            lines.append(f"{to}{constants.name(getattr(func, '_op', func))}({', '.join(arguments)})")
             needed |= reads
-        self._operations = operations[::-1]
-        self._seen, self._raw, self._many, self._slots = [], [], len(self._slots), {}
+        head = f"def play(inputs):\n    {_tuple(self._inputs)} = inputs\n"
+        body = "".join(f"    {line}\n" for line in reversed(lines))
+        scope = constants.values
+        exec(head + body + f"    return [{', '.join(map(constants.text, results))}]", scope)
+        self._play = scope["play"]
+        self._seen, self._raw, self._slots = [], [], {}
         return True
 
     def play(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The same with other tensors of the same shapes."""
-        slots: list[Any] = [None] * self._many
-        for place, tensor in zip(self._inputs, inputs, strict=True):
-            slots[place] = tensor
-        for function, arguments, named, results, single, done in self._operations:
-            given = [slots[a.number] if type(a) is _Slot else _filled(a, slots) for a in arguments]
-            out = function(*given, **{name: _filled(a, slots) for name, a in named.items()})
-            if single:
-                if results[0] is not None:
-                    slots[results[0]] = out
-            elif out is not None:
-                for number, tensor in zip(results, out, strict=True):
-                    if number is not None:
-                        slots[number] = tensor
-            for number in done:
-                slots[number] = None
-        return [_filled(w, slots) for w in self._wanted]
+        assert self._play is not None
+        return self._play(inputs)
+
+
+class _Constants:
+    """What the text of a played tape refers to by name: operations, and tensors and numbers that never change."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self._names: dict[int, str] = {}
+
+    def name(self, value: Any) -> str:
+        if id(value) not in self._names:
+            self._names[id(value)] = f"c{len(self._names)}"
+            self.values[self._names[id(value)]] = value
+        return self._names[id(value)]
+
+    def text(self, value: Any) -> str:
+        if isinstance(value, _Slot):
+            return f"t{value.number}"
+        if isinstance(value, list):
+            return f"[{', '.join(map(self.text, value))}]"
+        return repr(value) if value is None or type(value) in (bool, int) else self.name(value)
+
+
+def _tuple(numbers: Iterable[int]) -> str:
+    return "(" + "".join(f"t{number}, " for number in numbers) + ")"
 
 
 def _key(tensor: Tensor) -> Key:
@@ -152,9 +161,3 @@ def _slots_in(value: Any) -> list[int]:
     if isinstance(value, dict):
         value = list(value.values())
     return [number for v in value for number in _slots_in(v)] if isinstance(value, list | tuple) else []
-
-
-def _filled(value: Any, slots: list[Any]) -> Any:
-    if type(value) is _Slot:
-        return slots[value.number]
-    return [_filled(v, slots) for v in value] if type(value) is list else value

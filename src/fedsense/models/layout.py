@@ -156,7 +156,8 @@ class _LargerOfTwo(torch.autograd.Function):
         first, second = _neighbours(whole, ctx.dim)
         _gradient_where_positive.grad_input(grad, lead, 0, grad_input=second)
         torch.sub(grad, second, out=first)
-        whole.narrow(ctx.dim, 2 * y.shape[ctx.dim], whole.shape[ctx.dim] % 2).zero_()
+        if left := whole.shape[ctx.dim] % 2:
+            whole.narrow(ctx.dim, 2 * y.shape[ctx.dim], left).zero_()
         return whole, None, None
 
 
