@@ -97,18 +97,15 @@ class Alone:
 
     def __iter__(self) -> Iterator[Batch]:
         asked, data = self.asked, self.asked.client.train
-        steps = list(asked.schedule.steps(asked.client.samples)) if self.leaves else []
-        if not steps:
+        steps = asked.schedule.table(asked.client.samples)
+        if not len(steps) or not self.leaves:
             return
-        self.repeats.update((len(step.samples),) for step in steps)
-        index = np.zeros((len(steps), len(steps[0].samples)), np.int64)
-        for number, step in enumerate(steps):
-            index[number, : len(step.samples)] = step.samples
-        noise = torch.tensor([step.noise for step in steps])
-        ones = torch.ones(index.shape[1], device=asked.client.device)
+        sizes, noise = steps.sizes.tolist(), torch.from_numpy(steps.noise)
+        self.repeats.update((size,) for size in sizes)
+        ones = torch.ones(sizes[0], device=asked.client.device)
         pool = {"x": data.x, "y": data.y, **asked.rows()}
-        for number, rows in enumerate(_gathered(pool, torch.from_numpy(index).to(asked.client.device))):
-            size = len(steps[number].samples)
+        for number, rows in enumerate(_gathered(pool, torch.from_numpy(steps.samples).to(asked.client.device))):
+            size = sizes[number]
             rows = {name: t[:size] for name, t in rows.items()}
             x, y, features = rows.pop("x"), rows.pop("y"), rows.pop(FEATURES, None)
             yield Batch(x, y, ones[:size], noise[number], asked.parts, rows, asked.given, features)
@@ -131,23 +128,28 @@ class Together:
     """
 
     def __init__(self, asked: Sequence[Fit]) -> None:
-        self.steps = [list(fit.schedule.steps(fit.client.samples)) if fit.trained else [] for fit in asked]
-        self.order = sorted(range(len(asked)), key=lambda i: -len(self.steps[i]))
-        self.asked = [asked[i] for i in self.order]
-        self.steps = [self.steps[i] for i in self.order]
+        names = asked[0].trained
+        tables = [fit.schedule.table(fit.client.samples if names else 0) for fit in asked]
+        self.order = sorted(range(len(asked)), key=lambda i: -len(tables[i]))
+        self.asked, self.steps = [asked[i] for i in self.order], [tables[i] for i in self.order]
         self.first = self.asked[0]
         self.device = self.first.client.device
-        self.own = _stacked([fit.params for fit in self.asked])
+        self.own = {name: _ordered_as_gradient(t) for name, t in _stacked([fit.params for fit in self.asked]).items()}
         begun = [
-            fit.memory or fit.optimiser.init({name: fit.params[name].detach() for name in fit.trained})
-            for fit in self.asked
+            fit.memory or fit.optimiser.init({name: fit.params[name].detach() for name in names}) for fit in self.asked
         ]
-        self.all_memory = {slot: _stacked([memory[slot] for memory in begun]) for slot in begun[0]}
         theirs = [fit.optimiser.given for fit in self.asked]
-        self.all_given = {slot: _stacked([given[slot] for given in theirs]) for slot in theirs[0]}
+        self.all_memory, self.all_given = (
+            {
+                slot: {n: _copy(t, self.own.get(n)) for n, t in _stacked([b[slot] for b in each]).items()}
+                for slot in each[0]
+            }
+            for each in (begun, theirs)
+        )
         self.constants = _stacked([fit.given for fit in self.asked])
         self.losses = torch.zeros(len(asked), device=self.device)
-        self.repeats: Counter[tuple[int, ...]] = Counter(map(self._size, range(len(self.steps[0]))))
+        self.sizes = self._sizes()
+        self.repeats: Counter[tuple[int, ...]] = Counter(self.sizes)
         self._take(len(asked))
 
     def _take(self, active: int) -> None:
@@ -159,41 +161,41 @@ class Together:
         self.given = {s: {n: t[:active] for n, t in values.items()} for s, values in self.all_given.items()}
 
     def __iter__(self) -> Iterator[Batch]:
-        if not self.steps[0]:
+        if not len(self.steps[0]):
             return
         each = [{"x": fit.client.train.x, "y": fit.client.train.y, **fit.rows()} for fit in self.asked]
         pool = {name: torch.cat([one[name] for one in each]) for name in each[0]}
         index, mask, noise = (torch.from_numpy(part) for part in self._schedule())
         index, mask = index.to(self.device), mask.to(self.device)
         for number, rows in enumerate(_gathered(pool, index)):
-            active, width = self._size(number)
+            active, width = self.sizes[number]
             if active != self.active:
                 self._take(active)
-            rows = {name: t[:active, :width].contiguous() for name, t in rows.items()}
+            rows = {name: _corner(t, active, width) for name, t in rows.items()}
             x, y, features = rows.pop("x"), rows.pop("y"), rows.pop(FEATURES, None)
             given = {name: t[:active] for name, t in self.constants.items()}
-            weight = mask[number, :active, :width].contiguous()
+            weight = _corner(mask[number], active, width)
             yield Batch(x, y, weight, noise[number, :active], self.first.parts, rows, given, features)
 
-    def _size(self, number: int) -> tuple[int, int]:
-        """How many clients still train in a step, and the samples of the largest minibatch among theirs."""
-        sizes = [len(steps[number].samples) for steps in self.steps if len(steps) > number]
-        return len(sizes), max(sizes)
+    def _sizes(self) -> list[tuple[int, int]]:
+        """How many clients still train in each step, and the samples of the largest minibatch among theirs."""
+        sizes = np.zeros((len(self.steps), len(self.steps[0])), np.int64)
+        for client, steps in enumerate(self.steps):
+            sizes[client, : len(steps)] = steps.sizes
+        return list(zip((sizes > 0).sum(0).tolist(), sizes.max(0).tolist(), strict=True))
 
     def _schedule(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Rows of the pooled data ``[steps, clients, batch]``, which of them count, and seeds ``[steps, clients]``."""
-        longest, width = len(self.steps[0]), max(len(step.samples) for step in self.steps[0])
-        width = max([width, *(len(steps[0].samples) for steps in self.steps if steps)])
+        longest, width = len(self.steps[0]), max(steps.samples.shape[1] for steps in self.steps)
         index = np.zeros((longest, len(self.steps), width), np.int64)
         mask = np.zeros(index.shape, np.float32)
         noise = np.zeros(index.shape[:2], np.int64)
         begin = 0
         for client, (steps, fit) in enumerate(zip(self.steps, self.asked, strict=True)):
-            for number, step in enumerate(steps):
-                index[number, client] = begin  # of a row that does not count: any
-                index[number, client, : len(step.samples)] = begin + step.samples
-                mask[number, client, : len(step.samples)] = 1
-                noise[number, client] = step.noise
+            many, own = steps.samples.shape
+            index[:many, client, :own] = begin + steps.samples  # of a row that does not count: any
+            mask[:many, client, :own] = np.arange(own) < steps.sizes[:, None]
+            noise[:many, client] = steps.noise
             begin += fit.client.samples
         return index, mask, noise
 
@@ -208,11 +210,21 @@ class Together:
     def results(self) -> list[Fitted]:
         sums, found = self.losses.tolist(), {}
         for place, number in enumerate(self.order):
-            params = {name: t[place].detach().clone() for name, t in self.own.items()}
-            memory = {s: {n: t[place].clone() for n, t in values.items()} for s, values in self.all_memory.items()}
+            params = {name: _own_copy(t[place].detach()) for name, t in self.own.items()}
+            memory = {s: {n: _own_copy(t[place]) for n, t in values.items()} for s, values in self.all_memory.items()}
             steps = len(self.steps[place])
             found[number] = Fitted(params, memory, sums[place] / steps if steps else float("nan"), steps)
         return [found[number] for number in range(len(found))]
+
+
+def _ordered_as_gradient(stack: Tensor) -> Tensor:
+    """Weights of linear layers ``[clients, out, in]`` in the order of memory in which their gradients will come."""
+    return stack.transpose(1, 2).contiguous().transpose(1, 2) if stack.ndim == 3 else stack
+
+
+def _corner(t: Tensor, active: int, width: int) -> Tensor:
+    """The first rows and columns, which are usually all."""
+    return t if t.shape[:2] == (active, width) else t[:active, :width].contiguous()
 
 
 def _gathered(pool: Mapping[str, Tensor], index: Tensor) -> Iterator[dict[str, Tensor]]:
@@ -239,6 +251,10 @@ def _loss_of_one(
     features: Tensor | None = None,
 ) -> Tensor:
     return loss(params, Batch(x, y, mask, noise, parts, beside, given, features))
+
+
+def _own_copy(tensor: Tensor) -> Tensor:
+    return tensor.clone(memory_format=torch.contiguous_format)
 
 
 def _stacked(each: Sequence[Mapping[str, Tensor]]) -> Params:

@@ -52,10 +52,9 @@ class Recorder:
             return taped.tape.play(inputs)
 
     def compute(self, batch: Batch) -> list[Tensor]:
-        values = self.flow.loss(batch)
-        total = values.sum() if values.ndim else values
-        leaves = list(self.flow.leaves.values())
-        grads = torch.autograd.grad(total, leaves, allow_unused=True, materialize_grads=True)
+        values, leaves = self.flow.loss(batch), list(self.flow.leaves.values())
+        each = torch.ones_like(values)  # the gradient of a sum over clients is each client's own
+        grads = torch.autograd.grad([values], leaves, [each], allow_unused=True, materialize_grads=True)
         return [values.detach(), *grads]
 
     def _key(self, inputs: list[Tensor]) -> Any:

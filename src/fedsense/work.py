@@ -33,6 +33,17 @@ class Step(NamedTuple):
     noise: int
 
 
+class Steps(NamedTuple):
+    """All steps of a schedule: rows of samples ``[steps, batch]``, of which the first ``sizes`` count, and seeds."""
+
+    samples: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    noise: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+
 @dataclass(frozen=True)
 class Schedule:
     """A number of epochs over a client's training data, in minibatches; see :meth:`Work.epochs`."""
@@ -41,13 +52,21 @@ class Schedule:
     count: int
     batch: int
 
+    def table(self, samples: int) -> Steps:
+        """The steps for a client with so many samples; a last, smaller minibatch is kept, and filled up with zeros."""
+        width, many = min(self.batch, samples), -(-samples // self.batch)
+        rng = stream(*self.key)
+        rows = np.zeros((self.count, many * width), np.int64)
+        rows[:, :samples] = np.arange(samples)
+        rng.permuted(rows[:, :samples], axis=1, out=rows[:, :samples])
+        noise = rng.integers(2**63, size=self.count * many)
+        sizes = np.minimum(self.batch, samples - self.batch * np.arange(many))
+        return Steps(rows.reshape(self.count * many, width), np.tile(sizes, self.count), noise)
+
     def steps(self, samples: int) -> Iterator[Step]:
-        """The steps for a client with so many samples; a last, smaller minibatch is kept."""
-        for epoch in range(self.count):
-            rng = stream(*self.key, epoch)
-            order = rng.permutation(samples)
-            for start in range(0, samples, self.batch):
-                yield Step(order[start : start + self.batch], int(rng.integers(2**63)))
+        """The same one by one."""
+        for rows, size, noise in zip(*self.table(samples), strict=True):
+            yield Step(rows[:size], int(noise))
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ def test_learns(name):
     view = "personal"
     first, last = (curve(engine.record.scores, view, "accuracy")[i][1] for i in (0, -1))
     assert last > 0.6 > 1 / 3, f"chance is 1/3, {name} reached {last}"
-    assert last >= first - 0.05
+    assert last >= first - 0.1  # of 80 samples in all: within two standard errors
 
 
 @each_method

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import CodeType
 from typing import Any, TypeVar
 
@@ -16,17 +17,21 @@ from fedsense.alike import alike, code_of
 from fedsense.training import Fit, Fitted, train
 
 T = TypeVar("T")
+LARGEST = 64  # clients side by side, at most
 
 
 class Company:
-    """Runs updates of several clients; ``trained`` says with how many others each had its last training."""
+    """Runs updates of several clients."""
 
     def __init__(self) -> None:
         self.refused: dict[CodeType, str] = {}  # losses that cannot be computed for several clients, and why
+        self._threads: ThreadPoolExecutor | None = None
 
     def run(self, updates: Sequence[Callable[[Callable[[Fit], Fitted]], T]]) -> tuple[list[T | BaseException], int]:
         """Every update, given the function that joins a training; what each gave or raised, and the largest group."""
-        turns = [_Turn(update) for update in updates]
+        if self._threads is None:  # not before: a fork would not take them along
+            self._threads = ThreadPoolExecutor(LARGEST, thread_name_prefix="fedsense-client")
+        turns = [_Turn(update, self._threads.submit) for update in updates]
         largest = 1
         try:
             going = turns
@@ -63,14 +68,14 @@ class _Left(BaseException):
 class _Turn:
     """One client's update in a thread, which runs only when told to."""
 
-    def __init__(self, update: Callable[[Callable[[Fit], Fitted]], Any]) -> None:
+    def __init__(self, update: Callable[[Callable[[Fit], Fitted]], Any], run: Callable[..., Any]) -> None:
         self.outcome: Any = None
         self.asked: Fit
         self.answer: Fitted | Exception | None = None
-        self._waiting = self._gone = False
+        self._update = update
+        self._waiting = self._gone = self._over = False
         self._mine, self._back = threading.Semaphore(0), threading.Semaphore(0)
-        self._thread = threading.Thread(target=self._work, args=(update,), daemon=True)
-        self._thread.start()
+        run(self._work)
 
     def go_on(self) -> bool:
         """Until it asks for a training (then true) or is done."""
@@ -80,18 +85,19 @@ class _Turn:
         return self._waiting
 
     def leave(self) -> None:
-        if self._thread.is_alive():
+        if not self._over:
             self._gone = True
             self._mine.release()
-        self._thread.join()
+            self._back.acquire()
 
-    def _work(self, update: Callable[[Callable[[Fit], Fitted]], Any]) -> None:
+    def _work(self) -> None:
         self._mine.acquire()
         try:
             if not self._gone:
-                self.outcome = update(self._join)
+                self.outcome = self._update(self._join)
         except BaseException as error:  # handed to whoever asked for the update
             self.outcome = error
+        self._over = True
         self._back.release()
 
     def _join(self, asked: Fit) -> Fitted:

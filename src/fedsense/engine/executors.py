@@ -9,6 +9,7 @@ side with whom depends on who takes part alone, so they are the same bits whatev
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import multiprocessing
 import os
@@ -50,6 +51,7 @@ def make_executor(site: Site, kind: Kind = "auto", workers: int | None = None) -
         possible = sys.platform == "linux" and site.device.type == "cpu"
         workers = min(len(os.sched_getaffinity(0)), len(site.trainees)) if possible else 1
     keep_freed_memory()
+    gc.freeze()  # nothing that is here now is garbage: neither look through it again nor, in a worker, copy it
     return Workers(site, workers) if workers > 1 else Serial(site)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -186,6 +187,7 @@ class Engine:
                 listener.stopped(self)
             if self.executor is not None:
                 self.executor.close()
+                gc.unfreeze()
 
     def participants(self, round: int) -> list[str]:
         """⌈share·N⌉ clients, as the method chooses: by default drawn from (seed, round) alone."""

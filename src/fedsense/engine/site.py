@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedsense.bundle import Bundle, Params, to_device
+from fedsense.bundle import Bundle, Params, nested, to_device
 from fedsense.client import Client, NotAlike
 from fedsense.engine.company import Company
 from fedsense.errors import FedsenseError, RunFailed, UserError
@@ -182,8 +182,7 @@ class Site:
         began = time.perf_counter()
         reply = self.method.local_update(client, state, down, work)
         seconds = time.perf_counter() - began
-        self._refuse_non_finite(reply.upload, call)
-        self._refuse_non_finite(reply.state, call)
+        self._refuse_non_finite({**nested("state", reply.state), **reply.upload}, call)
         answer = Answer(
             bundles={"state": to_device(reply.state, "cpu"), "upload": to_device(reply.upload, "cpu"), "model": {}},
             data={"seconds": seconds, "metrics": reply.metrics},
@@ -343,9 +342,12 @@ class Site:
         return replace(task, features=widest, members=members)
 
     def _refuse_non_finite(self, bundle: Bundle, call: Call) -> None:
+        floats = {id(t): t for params in bundle.values() for t in params.values() if t.is_floating_point()}
+        if not floats or bool(torch.stack([t.sum() for t in floats.values()]).sum().isfinite()):
+            return  # a sum is finite unless something in it is not (or it overflows, and then the long way decides)
         for group, params in bundle.items():
             for name, tensor in params.items():
-                if tensor.is_floating_point() and not bool(tensor.sum().isfinite()) and not tensor.isfinite().all():
+                if tensor.is_floating_point() and not tensor.isfinite().all():
                     what = name if group in MODEL_GROUPS else f"{group}/{name}"
                     raise RunFailed(
                         f"{self.method.name} diverged: in round {call.round}, client '{call.clients[0]}' trained "

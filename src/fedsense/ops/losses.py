@@ -17,7 +17,7 @@ def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
     # Not F.cross_entropy: over several clients (vmap) PyTorch takes it apart, in Python and into four times as many
     # operations; the first time that takes a second.
     chances = logits.log_softmax(-1).gather(-1, batch.y.unsqueeze(-1)).squeeze(-1)
-    return -(chances * batch.mask).sum() / batch.mask.sum()
+    return -(chances * (batch.mask / batch.mask.sum())).sum()
 
 
 def classify(client: Client) -> Callable[[Params, Batch], Tensor]:
