@@ -95,7 +95,7 @@ def test_parameters_that_share_a_gradient_are_clipped_once():
     "transform", [sgd(0.1, 0.9, 0.01), adam(0.05), chain(clip(0.5), sgd(0.1)), chain(clip(50.0), adam(0.05))]
 )
 def test_several_clients_together_step_as_each_alone(transform):
-    """Stacked along the first dimension: gradients of the second client are three times as large, and are clipped so."""
+    """Stacked along the first dimension; gradients of the second client are three times as large, and clipped so."""
     alone, memories = [], []
     for factor in (1.0, 3.0):
         params = start()

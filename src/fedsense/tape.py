@@ -52,15 +52,11 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         given = tuple(self._known(a) for a in args)
         named = {name: self._known(a) for name, a in kwargs.items()}
         out = func(*args, **kwargs)
-        tags = func.tags
-        if func is aten._local_scalar_dense.default or torch.Tag.data_dependent_output in tags:
-            self.why = "it reads a value of a tensor"
-        elif torch.Tag.nondeterministic_seeded in tags or torch.Tag.dynamic_output_shape in tags:
-            self.why = f"{func} gives something else every time"
         single = isinstance(out, Tensor)
         results = (out,) if single else tuple(out) if isinstance(out, tuple | list) else ()
-        if not all(t is None or isinstance(t, Tensor) for t in results) or (not results and out is not None):
-            self.why = f"{func} gives more than tensors"
+        self.why = _why_not(func, out, results)
+        if self.why:
+            self._seen, self._raw = [], []
             return out
         changes = func._schema.is_mutable
         new = [t is not None and _key(t) not in self._slots for t in results]
@@ -70,7 +66,6 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._held += sum(t.numel() * t.element_size() for t, fresh in zip(results, new, strict=True) if fresh)
         if self._held > LARGEST:
             self.why = "it needs much memory, and gains little"
-        if self.why:
             self._seen, self._raw = [], []
         return out
 
@@ -143,6 +138,17 @@ class _Constants:
 
 def _tuple(numbers: Iterable[int]) -> str:
     return "(" + "".join(f"t{number}, " for number in numbers) + ")"
+
+
+def _why_not(func: Any, out: Any, results: Sequence[Any]) -> str:
+    """Why an operation cannot be played again, or nothing."""
+    if func is aten._local_scalar_dense.default or torch.Tag.data_dependent_output in func.tags:
+        return "it reads a value of a tensor"
+    if torch.Tag.nondeterministic_seeded in func.tags or torch.Tag.dynamic_output_shape in func.tags:
+        return f"{func} gives something else every time"
+    if not all(t is None or isinstance(t, Tensor) for t in results) or (not results and out is not None):
+        return f"{func} gives more than tensors"
+    return ""
 
 
 def _key(tensor: Tensor) -> Key:
