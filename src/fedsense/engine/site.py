@@ -35,7 +35,7 @@ Array = NDArray[Any]
 LARGEST_COHORT = 32  # clients side by side; more bring little on a processor
 SMALLEST_SPLIT = 3  # more clients than so many are two cohorts at least, so that two processes have work
 SCORED_TOGETHER = 16  # clients scored in one message
-MOSTLY_OVERHEAD = 1e7  # multiplications of a minibatch's forward pass below which its step is mostly overhead
+MOSTLY_OVERHEAD = 2e6  # parameters times samples of a minibatch below which a step is mostly overhead; measured: ADR 8
 Scores = dict[str, dict[str, dict[str, float]]]  # view -> split -> metric -> value
 
 
