@@ -34,7 +34,7 @@ VIEWS = ("personal", "generalisation", "global")
 # The server's model on all recordings of people who took no part: of each of them, and of all of them together.
 HELD_OUT = ("held-out", "held-out-pooled")
 # A checkpoint is written when it costs less than this share of the time since the one before, and after the last round.
-CHECKPOINT_SHARE = 0.05
+CHECKPOINT_SHARE = 0.01
 AT_ONCE = 256  # clients whose models or recordings are in memory together to be scored
 MEASURED = ("seconds", "together", "peak_memory_bytes", "metrics")  # of an update, for the ledger
 

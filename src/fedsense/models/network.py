@@ -6,6 +6,7 @@ that prototypes and alignment speak of, the head classifies. Names of parameters
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -22,6 +23,7 @@ from fedsense.models.layout import channels_last, laid_out, side_by_side
 from fedsense.work import seed_of
 
 PARTS = ("adapter", "encoder", "head")
+AT_ONCE = 128 * 6 * 128  # numbers of the input a network is given at once in inference
 _NO_SEED = torch.tensor(0)
 
 
@@ -158,8 +160,9 @@ class Model:
         return logits
 
     @torch.no_grad()
-    def predict(self, params: Mapping[str, Tensor], x: Tensor, batch: int = 512) -> Output:
-        """Inference over any number of samples, in pieces that fit the cache."""
+    def predict(self, params: Mapping[str, Tensor], x: Tensor, batch: int | None = None) -> Output:
+        """Inference over any number of samples, in pieces that fit the processor's cache."""
+        batch = batch or max(64, AT_ONCE // max(1, math.prod(x.shape[1:])))
         pieces = [self.infer(params, piece) for piece in torch.split(x, batch)]
         return pieces[0] if len(pieces) == 1 else Output(*(torch.cat(column) for column in zip(*pieces, strict=True)))
 
