@@ -171,8 +171,10 @@ class ClientData:
         """
         awaited = {split.recordings for split in self.splits}
         recordings = awaited.pop()
-        if awaited or recordings is None or recordings.here:
+        if awaited or recordings is None:
             return check(self)
+        if recordings.here:
+            check(self)  # what is wrong with it can be said at once
         made = recordings.checked(
             name, lambda splits: check(ClientData(self.id, *splits, self.traits, self.model)).splits
         )

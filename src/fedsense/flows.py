@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from fedsense.bundle import Bundle, Params
-from fedsense.client import Client
-from fedsense.models.network import Batch
+from fedsense.client import Client, NotAlike
+from fedsense.models.network import Batch, Seen
 from fedsense.optim import Transform
 from fedsense.work import Schedule
 
@@ -58,7 +58,7 @@ class Fit:
     def rows(self) -> dict[str, Tensor]:
         """What comes with every sample. If only the head trains, what it sees of a sample is always the same."""
         rows = dict(self.beside)
-        if self.parts == ("head",) and self.client.samples:
+        if self.parts == ("head",) and self.client.samples and self.client.model.plain:
             rows[FEATURES] = self.client.model.predict(self.params, self.client.train.x).features
         return rows
 
@@ -108,7 +108,8 @@ class Alone:
             size = sizes[number]
             rows = {name: t[:size] for name, t in rows.items()}
             x, y, features = rows.pop("x"), rows.pop("y"), rows.pop(FEATURES, None)
-            yield Batch(x, y, ones[:size], noise[number], asked.parts, rows, asked.given, features)
+            seen = None if features is None else Seen(x, features)
+            yield Batch(x, y, ones[:size], noise[number], asked.parts, rows, asked.given, seen)
             self.steps += 1
 
     def loss(self, batch: Batch) -> Tensor:
@@ -148,7 +149,7 @@ class Together:
         )
         self.constants = _stacked([fit.given for fit in self.asked])
         self.losses = torch.zeros(len(asked), device=self.device)
-        self.sizes = self._sizes()
+        self.sizes, self._checked = self._sizes(), False
         self.repeats: Counter[tuple[int, ...]] = Counter(self.sizes)
         self._take(len(asked))
 
@@ -175,7 +176,11 @@ class Together:
             x, y, features = rows.pop("x"), rows.pop("y"), rows.pop(FEATURES, None)
             given = {name: t[:active] for name, t in self.constants.items()}
             weight = _corner(mask[number], active, width)
-            yield Batch(x, y, weight, noise[number, :active], self.first.parts, rows, given, features)
+            seen = None if features is None else Seen(x, features)
+            batch = Batch(x, y, weight, noise[number, :active], self.first.parts, rows, given, seen)
+            if (own := self._filled_up(number, active, width)) is not None and not self._checked:
+                self._refuse_if_fillers_count(batch, *own)
+            yield batch
 
     def _sizes(self) -> list[tuple[int, int]]:
         """How many clients still train in each step, and the samples of the largest minibatch among theirs."""
@@ -200,12 +205,40 @@ class Together:
         return index, mask, noise
 
     def loss(self, batch: Batch) -> Tensor:
+        return self._losses(self.now, batch)
+
+    def _losses(self, params: Params, batch: Batch) -> Tensor:
         columns = [batch.x, batch.y, batch.mask, batch.noise, dict(batch.beside), dict(batch.given)]
         one = partial(_loss_of_one, self.first.loss, self.first.parts)
         with Client.one_for_all():
-            if batch.features is None:
-                return torch.vmap(one)(self.now, *columns)
-            return torch.vmap(one)(self.now, *columns, batch.features)
+            if batch.seen is None:
+                return torch.vmap(one)(params, *columns)
+            return torch.vmap(one)(params, *columns, batch.seen.features)
+
+    def _filled_up(self, number: int, active: int, width: int) -> tuple[int, int] | None:
+        """A client whose minibatch of a step was filled up, and how many of its samples count."""
+        sizes = [int(steps.sizes[number]) for steps in self.steps[:active]]
+        return None if min(sizes) == width else (sizes.index(min(sizes)), min(sizes))
+
+    def _refuse_if_fillers_count(self, batch: Batch, client: int, size: int) -> None:
+        """A loss that ignores ``batch.mask``, or a layer that mixes samples, would count what was only filled in."""
+        self._checked = True
+        params = {name: t.detach().clone() for name, t in self.now.items()}
+        own = {name: t[client].clone() for name, t in params.items()}
+        rows = {name: t[client, :size] for name, t in batch.beside.items()}
+        given = {name: t[client] for name, t in batch.given.items()}
+        x = batch.x[client, :size]
+        seen = None if batch.seen is None else Seen(x, batch.seen.features[client, :size])
+        alone = Batch(
+            *(x, batch.y[client, :size], batch.mask[client, :size], batch.noise[client]),
+            *(batch.parts, rows, given, seen),
+        )
+        with torch.no_grad():
+            together = self._losses(params, batch)[client]
+            pairs = [(together, self.first.loss(own, alone))]
+        pairs += [(params[name][client], own[name]) for name in self.first.client.model.buffers]
+        if not all(torch.allclose(a, b, rtol=1e-3, atol=1e-4, equal_nan=True) for a, b in pairs):
+            raise NotAlike("its loss or its network counts samples that batch.mask says do not count")
 
     def results(self) -> list[Fitted]:
         sums, found = self.losses.tolist(), {}
@@ -250,7 +283,9 @@ def _loss_of_one(
     given: Params,
     features: Tensor | None = None,
 ) -> Tensor:
-    return loss(params, Batch(x, y, mask, noise, parts, beside, given, features))
+    return loss(
+        params, Batch(x, y, mask, noise, parts, beside, given, features if features is None else Seen(x, features))
+    )
 
 
 def _own_copy(tensor: Tensor) -> Tensor:

@@ -54,6 +54,10 @@ class Reply:
         for what in ("state", "upload"):
             for group, params in getattr(self, what).items():
                 for name, tensor in params.items():
+                    if not isinstance(name, str):
+                        raise TypeError(
+                            f"{what} must be a Bundle, but group '{group}' has a name that is no text: {name!r}"
+                        )
                     if not isinstance(tensor, Tensor):
                         raise TypeError(
                             f"{what} must be a Bundle, but group '{group}' holds {type(tensor).__name__} under "

@@ -129,7 +129,7 @@ def clip(norm: float) -> Transform:
         if not together:
             total = torch.stack(torch._foreach_norm(values)).norm()
         else:
-            total = torch.stack([g.flatten(1).norm(dim=1) for g in values]).norm(dim=0)  # [clients]
+            total = torch.stack([g.reshape(len(g), -1).norm(dim=1) for g in values]).norm(dim=0)  # [clients]
         scale = (norm / (total + 1e-6)).clamp(max=1.0)
         # Not in place: two parameters may share one gradient.
         grads.update(

@@ -10,7 +10,7 @@ import mmap
 import os
 from collections.abc import Callable
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -62,6 +62,12 @@ class Recordings:
     def __del__(self) -> None:
         if _made is not None:  # it is, when the interpreter ends
             _made.pop(self._number)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_number"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _number=next(_numbers))  # a copy has a place of its own, here or in another process
 
     @property
     def here(self) -> Splits | None:

@@ -2,54 +2,53 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter, OrderedDict
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from fedsense.alike import alike, code_of
+from fedsense.alike import description
 from fedsense.client import Client, NotAlike
-from fedsense.flows import Fit, Flow, Loss
+from fedsense.flows import Fit, Flow
 from fedsense.models.network import Batch
 from fedsense.tape import Tape
 
 WORTH_A_TAPE = 4  # steps of one size; recording one takes as long as computing a few
 KEPT_TAPES = 64  # of the process; those used longest ago go
-KEPT_ALIKE = 3  # of losses that differ in a number only
+UNUSED_TAPES = 8  # of one loss that no later training could use, after which it is recorded no more
 
 
 class Recorder:
     """Gives the losses and gradients of one training's steps.
 
-    A loss must be a function of its arguments alone. It is: the first time a tape is played, the step is computed, too,
-    and a tape that does not give the same bits is not used.
+    A loss is played only if it is a function of its arguments: it leaves what it closes over as it was, it is the same
+    code over the same values as when it was recorded, and the first time its tape is played the step is also computed,
+    and gives the same bits.
     """
 
-    _tapes: ClassVar[OrderedDict[Any, list[_Taped]]] = OrderedDict()
+    _tapes: ClassVar[OrderedDict[Any, Tape]] = OrderedDict()
+    _unused: ClassVar[Counter[Any]] = Counter()
 
     def __init__(self, asked: Fit, flow: Flow) -> None:
         self.asked, self.flow = asked, flow
-        self._mine: dict[Any, _Taped | None] = {}
+        self.loss = description(asked.loss)
+        self._mine: dict[Any, Tape | None] = {}  # of this training: size of a minibatch -> tape, None if there is none
 
     def __call__(self, batch: Batch) -> list[Tensor]:
         """The loss of every client, and the gradient of each parameter that trains."""
-        inputs = [*self.flow.now.values(), *batch.tensors()]
         size = batch.mask.shape  # in one training all other shapes follow from it
-        if size not in self._mine:
-            self._mine[size] = self._find(inputs)
-        taped = self._mine[size]
-        if taped is None and self.flow.repeats[size] >= WORTH_A_TAPE:
-            self._mine[size] = taped = _Taped(self.asked.loss, Tape(inputs))
-            return self._record(taped, batch, inputs)
-        if taped is None or not taped.sound:
+        if size in self._mine and self._mine[size] is None:
             return self.compute(batch)
-        if not taped.checked:
-            return self._check(taped, batch, inputs)
+        inputs = [*self.flow.now.values(), *batch.tensors()]
+        if size not in self._mine:
+            return self._first(size, batch, inputs)
+        tape = self._mine[size]
+        assert tape is not None
+        if not tape.checked:
+            return self._check(tape, size, batch, inputs)
         with torch.no_grad():
-            return taped.tape.play(inputs)
+            return tape.play(inputs)
 
     def compute(self, batch: Batch) -> list[Tensor]:
         values, leaves = self.flow.loss(batch), list(self.flow.leaves.values())
@@ -57,61 +56,60 @@ class Recorder:
         grads = torch.autograd.grad([values], leaves, [each], allow_unused=True, materialize_grads=True)
         return [values.detach(), *grads]
 
-    def _key(self, inputs: list[Tensor]) -> Any:
-        alike = tuple([(t.shape, t.stride(), t.dtype) for t in inputs])
-        return code_of(self.asked.loss), id(self.asked.client.model), self.asked.parts, tuple(self.flow.now), alike
-
-    def _find(self, inputs: list[Tensor]) -> _Taped | None:
-        key = self._key(inputs)
-        found = next((taped for taped in self._tapes.get(key, ()) if alike(taped.loss, self.asked.loss)), None)
-        if found is not None:
+    def _first(self, size: Any, batch: Batch, inputs: list[Tensor]) -> list[Tensor]:
+        """The first step of a size: from a tape of an earlier training, or recorded, or neither."""
+        shapes = tuple([(t.shape, t.stride(), t.dtype) for t in inputs])
+        key = (self.loss, self.asked.client.model, self.asked.parts, tuple(self.flow.now), shapes)
+        known = None if self.loss is None else self._tapes.get(key)
+        self._mine[size] = known if known is not None and not known.why else None
+        if known is not None:
             self._tapes.move_to_end(key)
-        return found
-
-    def _record(self, taped: _Taped, batch: Batch, inputs: list[Tensor]) -> list[Tensor]:
-        buffers = self._buffers()
-        before = [t.clone() for t in buffers]
-        try:
-            with Client.one_for_all(), taped.tape:
-                out = self.compute(batch)
-            taped.sound = taped.tape.finish(out)
-        except NotAlike:
-            _put_back(buffers, before)
-            out = self.compute(batch)
-        known = self._tapes.setdefault(self._key(inputs), [])
-        known[:] = [*known[-KEPT_ALIKE:], taped]
+            self._unused[self._code] = 0
+            return self(batch)
+        if self.loss is None or self.flow.repeats[size] < WORTH_A_TAPE or self._unused[self._code] >= UNUSED_TAPES:
+            return self.compute(batch)
+        tape, out = self._record(batch, inputs)
+        self._tapes[key] = tape
+        self._unused[self._code] += 1
         while len(self._tapes) > KEPT_TAPES:
             self._tapes.popitem(last=False)
+        self._mine[size] = None if tape.why else tape
         return out
 
-    def _check(self, taped: _Taped, batch: Batch, inputs: list[Tensor]) -> list[Tensor]:
-        """Play and compute; running statistics, which either changes, are put back in between."""
-        buffers = self._buffers()
+    @property
+    def _code(self) -> Any:
+        return None if self.loss is None else self.loss[0]
+
+    def _record(self, batch: Batch, inputs: list[Tensor]) -> tuple[Tape, list[Tensor]]:
+        tape = Tape(inputs)
+        buffers = [t for name, t in self.flow.now.items() if name in self.asked.client.model.buffers]
         before = [t.clone() for t in buffers]
+        try:
+            with Client.one_for_all(), tape:
+                out = self.compute(batch)
+            tape.finish(out)
+            if description(self.asked.loss) != self.loss:
+                tape.why = "it changes what it closes over"
+        except NotAlike as error:
+            tape.why = str(error)
+            for buffer, value in zip(buffers, before, strict=True):
+                buffer.copy_(value)
+            out = self.compute(batch)
+        return tape, out
+
+    def _check(self, tape: Tape, size: Any, batch: Batch, inputs: list[Tensor]) -> list[Tensor]:
+        """Play it on copies, and compute."""
+        copies = [torch.empty_like(t).copy_(t) for t in inputs]
         with torch.no_grad():
-            played = taped.tape.play(inputs)
-        after = [t.clone() for t in buffers]
-        _put_back(buffers, before)
+            try:
+                played = tape.play(copies)
+            except Exception as error:  # an operation that cannot be called as it was recorded
+                tape.why = f"{type(error).__name__}: {error}"
         computed = self.compute(batch)
-        pairs = zip([*played, *after], [*computed, *buffers], strict=True)
-        taped.sound = all(torch.allclose(a, b, rtol=0, atol=0, equal_nan=True) for a, b in pairs)
-        taped.checked = True
+        if not tape.why:
+            pairs = zip([*played, *copies], [*computed, *inputs], strict=True)  # what either changed, too
+            if not all(torch.allclose(a, b, rtol=0, atol=0, equal_nan=True) for a, b in pairs):
+                tape.why = "it gives something else every time"
+        tape.checked = True
+        self._mine[size] = None if tape.why else tape
         return computed
-
-    def _buffers(self) -> list[Tensor]:
-        return [t for name, t in self.flow.now.items() if name in self.asked.client.model.buffers]
-
-
-@dataclass
-class _Taped:
-    """A tape, and the loss it is of; one that is not ``sound`` says that there is none."""
-
-    loss: Loss
-    tape: Tape
-    sound: bool = False
-    checked: bool = False
-
-
-def _put_back(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-    for tensor, value in zip(tensors, values, strict=True):
-        tensor.copy_(value)

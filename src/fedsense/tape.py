@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 aten = torch.ops.aten
+_UNSEEN = {name: torch.Tensor.__dict__.get(name) for name in ("tolist", "numpy", "__array__")}
 LARGEST = 256 << 20  # bytes of what a step makes; everything is kept while it is recorded
 Key = tuple[Any, ...]
 
@@ -34,12 +35,36 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.why, self._held = "", 0
+        self.why, self.checked, self._held = "", False, 0
+        if len({_key(t) for t in inputs}) < len(inputs):
+            self.why = "one tensor is given twice"
         self._seen: list[Tensor] = list(inputs)  # kept, so that nothing else comes to lie where they are
         self._slots: dict[Key, int] = {}
         self._raw: list[tuple[Any, tuple[Any, ...], dict[str, Any], tuple[int | None, ...], bool]] = []
         self._play: Callable[[Sequence[Tensor]], list[Tensor]] | None = None
         self._inputs = [self._slot(t) for t in inputs]
+
+    def __enter__(self) -> Any:
+        for name in _UNSEEN:  # these read values without any operation
+            setattr(torch.Tensor, name, self._noticing(name))
+        return super().__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        for name, own in _UNSEEN.items():
+            if own is None:
+                delattr(torch.Tensor, name)
+            else:
+                setattr(torch.Tensor, name, own)
+
+    def _noticing(self, name: str) -> Any:
+        plain = _UNSEEN[name] or getattr(torch._C.TensorBase, name)
+
+        def read(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+            self.why = self.why or "it reads a value of a tensor"
+            return plain(tensor, *args, **kwargs)
+
+        return read
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -59,6 +84,8 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._seen, self._raw = [], []
             return out
         changes = func._schema.is_mutable
+        if changes and _writes_elsewhere(func, given, named):
+            self.why = "it changes a tensor that is not its own"
         new = [t is not None and _key(t) not in self._slots for t in results]
         slots = tuple(None if t is None else self._slot(t) for t in results)
         if changes or any(new):  # else it only looks at what is there already (detach, view)
@@ -84,6 +111,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def finish(self, wanted: Sequence[Tensor]) -> bool:
         """Called after the recording, with what playing it shall give; whether it can be played."""
         if self.why:
+            self._seen, self._raw, self._slots = [], [], {}
             return False
         results = [self._known(t) for t in wanted]
         needed = set(_slots_in(results))
@@ -138,6 +166,13 @@ class _Constants:
 
 def _tuple(numbers: Iterable[int]) -> str:
     return "(" + "".join(f"t{number}, " for number in numbers) + ")"
+
+
+def _writes_elsewhere(func: Any, given: Sequence[Any], named: dict[str, Any]) -> bool:
+    """Whether an operation changes a tensor that neither was given nor made on the way."""
+    arguments = func._schema.arguments
+    values = [*zip(arguments, given, strict=False), *((a, named.get(a.name)) for a in arguments[len(given) :])]
+    return any(a.alias_info is not None and a.alias_info.is_write and isinstance(v, Tensor) for a, v in values)
 
 
 def _why_not(func: Any, out: Any, results: Sequence[Any]) -> str:

@@ -15,6 +15,7 @@ from torch import Tensor
 from fedsense.bundle import Bundle
 from fedsense.client import Client
 from fedsense.flows import Alone, Fit, Fitted, Flow, Loss, Together
+from fedsense.models.layout import in_order_of
 from fedsense.models.network import PARTS
 from fedsense.optim import Transform
 from fedsense.replay import Recorder
@@ -44,6 +45,9 @@ def fit(
     that keeps such tensors to itself is right, too, but cannot be computed for several clients at once.
     """
     parts = (only,) if isinstance(only, str) else tuple(only)
+    for name, rows in (beside or {}).items():
+        if len(rows) != client.samples:
+            raise ValueError(f"beside['{name}'] has {len(rows)} rows; the client has {client.samples} training samples")
     asked = Fit(loss, params, client, schedule, optimiser, parts, memory, beside or {}, given or {})
     return train([asked])[0] if client.join is None else client.join(asked)
 
@@ -56,12 +60,7 @@ def train(asked: Sequence[Fit]) -> list[Fitted]:
     for batch in flow:
         values, *grads = gradients(batch)
         with torch.no_grad():
-            ordered = map(_in_order_of, grads, flow.leaves.values())
+            ordered = map(in_order_of, grads, flow.leaves.values())  # fused optimisers go through both side by side
             step(flow.leaves, dict(zip(flow.leaves, ordered, strict=True)), flow.memory, flow.given, together)
             flow.losses[: values.numel()] += values
     return flow.results()
-
-
-def _in_order_of(gradient: Tensor, leaf: Tensor) -> Tensor:
-    """The gradient in the order of memory of its parameter: fused optimisers go through both side by side."""
-    return gradient if gradient.stride() == leaf.stride() else torch.empty_like(leaf).copy_(gradient)

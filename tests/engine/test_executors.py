@@ -1,6 +1,7 @@
 """Executors: side by side is the same as one after another, for every method, and for losses that make it hard."""
 
 import json
+import threading
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -138,18 +139,23 @@ class Own(Method):
 
         return loss
 
+    @staticmethod
+    def forgets_the_mask(client):
+        return lambda params, batch: nn.functional.cross_entropy(client.model(params, batch).logits, batch.y)
 
-@pytest.mark.parametrize("kind", ["keeps_a_tensor", "keeps_a_number", "asks_the_client", "looks_at_values"])
+
+@pytest.mark.parametrize(
+    "kind", ["keeps_a_tensor", "keeps_a_number", "asks_the_client", "looks_at_values", "forgets_the_mask"]
+)
 def test_a_loss_that_cannot_serve_several_clients_is_computed_for_one(kind, monkeypatch):
     """Never wrong, only slower: what is a client's own is found out, in whatever way the loss comes by it."""
     monkeypatch.setattr(Own, "kind", kind)
     method = Own(epochs=2, batch=8, lr=0.05)
-    one_by_one = run(method, executor="serial", model=ModelSpec.of(plain_net))
-    asked_for = run(method, executor="cohort", model=ModelSpec.of(plain_net))
+    one_by_one = run(method, uneven(), executor="serial", model=ModelSpec.of(plain_net))
+    asked_for = run(method, uneven(), executor="cohort", model=ModelSpec.of(plain_net))
     same_bits(one_by_one, asked_for)
-    if kind in ("asks_the_client", "looks_at_values"):
-        (why,) = asked_for.site._company.refused.values()
-        assert "client.samples" in why or "item" in why
+    why = {"asks_the_client": "client.samples", "looks_at_values": "item", "forgets_the_mask": "batch.mask"}
+    assert why.get(kind, "") in asked_for.site._company.refused
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -245,7 +251,7 @@ def test_what_a_resting_encoder_sees_is_computed_once(monkeypatch):
     assert done.steps == 27
 
     def without(params, batch):
-        return cross_entropy(model(params, batch._replace(features=None)).logits, batch)
+        return cross_entropy(model(params, batch._replace(seen=None)).logits, batch)
 
     slowly = fit(without, client.initial, client, epochs, sgd(0.1), only="head")
     for name, tensor in slowly.params.items():
@@ -286,3 +292,55 @@ def test_shared_memory_gives_back_what_was_written():
 def test_local_alone_and_in_company_of_itself():
     """A cohort of one is the client alone, to the bit."""
     same_bits(run(Local(epochs=2), blobs(clients=1)), run(Local(epochs=2), blobs(clients=1), executor="cohort"))
+
+
+def centred_net(input_shape, classes):
+    class Centred(nn.Module):
+        def forward(self, x):
+            return x - x.mean(0)
+
+    width = int(np.prod(input_shape))
+    return Network(nn.Sequential(nn.Flatten(), nn.Linear(width, 8), Centred()), nn.Linear(8, classes), 8)
+
+
+def test_a_network_that_mixes_samples_is_run_for_one_client_where_minibatches_were_filled_up():
+    method = quick("fedavg")
+    settings = {"model": ModelSpec.of(centred_net), "rounds": 1}
+    same_bits(
+        run(method, uneven(), executor="serial", **settings), run(method, uneven(), executor="cohort", **settings)
+    )
+
+
+def test_bytes_and_numbers_are_not_put_together():
+    """Bytes are shares of 255 to a network; beside other numbers they would not be."""
+    federation = blobs(clients=4)
+    byte = federation.with_clients(
+        c if i % 2 else c.change(lambda _, s: s.__class__((s.x * 20 + 100).clamp(0, 255).to(torch.uint8), s.y))
+        for i, c in enumerate(federation)
+    )
+    settings = {"model": ModelSpec.of(plain_net), "rounds": 2}
+    one_by_one = run(quick("local"), byte, executor="serial", **settings)
+    assert furthest(one_by_one, run(quick("local"), byte, executor="cohort", **settings)) < 1e-5
+
+
+@dataclass(frozen=True, kw_only=True)
+class WritesIntoWhatCame(FedAvg):
+    """Does what a method may not."""
+
+    name: ClassVar[str] = "writes"
+
+    def local_update(self, client, state, down, work):
+        down["model"]["head.bias"].add_(1)
+        return super().local_update(client, state, down, work)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_method_that_writes_into_what_came_is_told(workers):
+    with pytest.raises(RunFailed, match="in place; clone"):
+        run(WritesIntoWhatCame(epochs=1), workers=workers)
+
+
+def test_threads_end_with_the_run():
+    before = threading.active_count()
+    run(quick("fedavg"), executor="cohort")
+    assert threading.active_count() == before

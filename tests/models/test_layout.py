@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from fedsense.errors import UserError
 from fedsense.models import MODELS, Batch, Model, Network, build_model
 from fedsense.models.layout import Pool, ReLU, channels_last, laid_out
 
@@ -15,7 +16,7 @@ def both(layers, x):
     found = []
     for network in (layers, copy.deepcopy(layers)):
         if found:
-            weights = channels_last(network)
+            weights = channels_last(network, [network])
             for name, p in network.named_parameters():
                 p.data = laid_out(p.data) if name in weights else p.data
         inputs = x.clone().requires_grad_()
@@ -71,16 +72,18 @@ def test_images(name, size):
 def test_of_equal_neighbours_the_first_has_the_gradient_and_below_zero_none():
     """Two by two: (3, 3) → the first; (1, 2) → the second; (−1, −2) → cut off by the ReLU; the last has no other."""
     x = torch.tensor([[[3.0, 3.0, 1.0, 2.0, -1.0, -2.0, 9.0]]], requires_grad=True)
-    y = Pool((2,), relu=True)(x)
+    y = Pool(nn.MaxPool1d(2), (2,), relu=True)(x)
     assert y.tolist() == [[[3.0, 2.0, 0.0]]]
     assert torch.autograd.grad(y.sum(), x)[0].tolist() == [[[1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]]]
     plain = torch.nn.functional.max_pool1d(torch.relu(x), 2)
-    assert torch.equal(torch.autograd.grad(plain.sum(), x)[0], torch.autograd.grad(Pool((2,), True)(x).sum(), x)[0])
+    assert torch.equal(
+        torch.autograd.grad(plain.sum(), x)[0], torch.autograd.grad(Pool(nn.MaxPool1d(2), (2,), True)(x).sum(), x)[0]
+    )
 
 
 def test_ties_in_images_go_where_pytorch_sends_them():
     x = torch.tensor([[[[1.0, 5.0, 2.0, 2.0], [5.0, 5.0, 2.0, 2.0]]]], requires_grad=True)
-    ours, theirs = Pool((3, 2))(x), torch.nn.functional.max_pool2d(x, 2)
+    ours, theirs = Pool(nn.MaxPool2d(2), (3, 2))(x), torch.nn.functional.max_pool2d(x, 2)
     assert torch.equal(ours, theirs)
     assert torch.equal(*(torch.autograd.grad(y.sum(), x)[0] for y in (ours, theirs)))
 
@@ -98,7 +101,7 @@ def test_names_and_shapes_are_what_they_were():
 def test_layers_between_convolutions_keep_the_order_of_memory():
     """Otherwise a gradient in another order costs more than the convolution it belongs to."""
     layers = nn.Sequential(nn.Conv1d(2, 3, 3), nn.ReLU(), nn.MaxPool1d(2), nn.Conv1d(3, 4, 3), nn.ReLU(), nn.Flatten())
-    channels_last(layers)
+    channels_last(layers, [layers])
     assert [type(layer) for layer in layers] == [nn.Conv1d, Pool, nn.Identity, nn.Conv1d, ReLU, nn.Flatten]
     forwards, backwards = [], []
     for layer in list(layers)[:-1]:
@@ -150,3 +153,65 @@ def test_batch_norm_of_a_minibatch_that_was_filled_up_counts_its_samples_only():
         torch.testing.assert_close(got[client, :count], alone, rtol=1e-5, atol=1e-5)
         for name in ("encoder.running_mean", "encoder.running_var"):
             torch.testing.assert_close(params[name][client], own[name], rtol=1e-5, atol=1e-6)
+
+
+def test_what_pytorch_does_otherwise_is_left_to_pytorch():
+    """Layers of one's own, other ranks, values that share memory, layers whose output goes elsewhere, too."""
+
+    class Doubled(nn.Conv1d):
+        def _conv_forward(self, x, weight, bias):
+            return 2 * super()._conv_forward(x, weight, bias)
+
+    class Halves(nn.MaxPool1d):
+        def forward(self, x):
+            return super().forward(x) / 2
+
+    for layer, x in (
+        (Doubled(3, 2, 3), torch.randn(4, 3, 9)),
+        (Halves(2), torch.randn(4, 3, 9)),
+        (nn.Conv1d(3, 2, 3), torch.randn(3, 9)),
+        (nn.MaxPool1d(2), torch.randn(4, 9)),
+        (nn.MaxPool2d((2, 1)), torch.randn(3, 8, 4)),
+        (nn.MaxPool2d([2, 2]), torch.randn(2, 3, 8, 4)),
+        (nn.MaxPool1d(2), torch.randn(2, 3, 1).expand(2, 3, 8)),
+        (nn.MaxPool1d(2), torch.randn(2, 20).unfold(1, 8, 3)),
+    ):
+        plain, network = nn.Sequential(copy.deepcopy(layer)), nn.Sequential(layer)
+        channels_last(network, [network])
+        found = []
+        for each in (plain, network):
+            inputs = x.detach().requires_grad_()
+            y = each(inputs)
+            found.append((y, torch.autograd.grad((y**2).sum(), inputs)[0]))
+        for ours, theirs in zip(*found, strict=True):
+            torch.testing.assert_close(ours, theirs)
+    layers = nn.Sequential(nn.Conv1d(2, 3, 3), nn.ReLU(inplace=True), nn.MaxPool1d(2))
+    channels_last(layers)  # not known to be a chain: somebody may look at what is between
+    assert layers[1].inplace
+    with pytest.raises(RuntimeError, match="output size"):
+        layers(torch.randn(1, 2, 3))
+
+
+def test_the_gradient_of_a_gradient():
+    """A penalty on gradients: d/dx of the squared norm of dy/dx, as with PyTorch's layers."""
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Conv1d(2, 3, 3), nn.ReLU(), nn.MaxPool1d(2), nn.Conv1d(3, 2, 2), nn.Tanh())
+    fast = copy.deepcopy(plain)
+    channels_last(fast, [fast])
+    found = []
+    for network in (plain, fast):
+        x = torch.linspace(-2, 2, 2 * 2 * 11).view(2, 2, 11).requires_grad_()
+        (slope,) = torch.autograd.grad(network(x).sum(), x, create_graph=True)
+        found.append(
+            torch.autograd.grad((slope**2).sum(), [x, *network.parameters()], materialize_grads=True, allow_unused=True)
+        )
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_weights_that_are_tied_and_counts_outside_the_parameters_are_refused():
+    shared = nn.Linear(4, 4)
+    with pytest.raises(UserError, match="another name"):
+        Model(Network(nn.Sequential(shared, nn.ReLU(), shared), nn.Linear(4, 2), 4))
+    with pytest.raises(UserError, match="momentum"):
+        Model(Network(nn.BatchNorm1d(4, momentum=None), nn.Linear(4, 2), 4))

@@ -8,12 +8,13 @@ function for one client, with any number of phases. Nothing depends on the threa
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from types import CodeType
 from typing import Any, TypeVar
 
-from fedsense.alike import alike, code_of
+from torch import Tensor
+
+from fedsense.alike import description
 from fedsense.training import Fit, Fitted, train
 
 T = TypeVar("T")
@@ -24,11 +25,12 @@ class Company:
     """Runs updates of several clients."""
 
     def __init__(self) -> None:
-        self.refused: dict[CodeType, str] = {}  # losses that cannot be computed for several clients, and why
+        self.refused = ""  # why the last training that could not be done together could not
         self._threads: ThreadPoolExecutor | None = None
 
     def run(self, updates: Sequence[Callable[[Callable[[Fit], Fitted]], T]]) -> tuple[list[T | BaseException], int]:
         """Every update, given the function that joins a training; what each gave or raised, and the largest group."""
+        assert len(updates) <= LARGEST, "a thread each: more would wait for one another"
         if self._threads is None:  # not before: a fork would not take them along
             self._threads = ThreadPoolExecutor(LARGEST, thread_name_prefix="fedsense-client")
         turns = [_Turn(update, self._threads.submit) for update in updates]
@@ -36,7 +38,7 @@ class Company:
         try:
             going = turns
             while going := [turn for turn in going if turn.go_on()]:
-                for group in _groups([turn.asked for turn in going], self.refused):
+                for group in _groups([turn.asked for turn in going]):
                     largest = max(largest, len(group))
                     for place, answer in zip(group, self._train([going[i].asked for i in group]), strict=True):
                         going[place].answer = answer
@@ -45,12 +47,17 @@ class Company:
                 turn.leave()
         return [turn.outcome for turn in turns], largest
 
+    def close(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown()
+            self._threads = None
+
     def _train(self, asked: Sequence[Fit]) -> Sequence[Fitted | Exception]:
         if len(asked) > 1:
             try:
                 return train(asked)
             except Exception as error:  # whatever vmap cannot do, one after another can
-                self.refused[code_of(asked[0].loss)] = f"{type(error).__name__}: {error}"
+                self.refused = f"{type(error).__name__}: {error}"
         return [_or_error(fit) for fit in asked]
 
 
@@ -112,37 +119,30 @@ class _Turn:
         return self.answer
 
 
-def _groups(asked: Sequence[Fit], refused: dict[CodeType, str]) -> list[list[int]]:
+def _groups(asked: Sequence[Fit]) -> list[list[int]]:
     """Positions of those who ask for the same, each with its likes."""
-    groups: list[list[int]] = []
+    groups: dict[Any, list[int]] = {}
     for i, fit in enumerate(asked):
-        mates = next((g for g in groups if _same(asked[g[0]], fit)), None) if code_of(fit.loss) not in refused else None
-        if mates is None:
-            groups.append([i])
-        else:
-            mates.append(i)
-    return groups
+        key = _kind(fit)
+        groups.setdefault(("alone", i) if key is None else key, []).append(i)
+    return list(groups.values())
 
 
-def _same(a: Fit, b: Fit) -> bool:
+def _kind(fit: Fit) -> Any | None:
+    """Equal for those who can be trained together; None for who cannot with anybody."""
+    loss, optimiser = description(fit.loss), fit.optimiser.key
+    if loss is None or optimiser is None:
+        return None
+    memory = fit.memory or {}
+    slots = sorted(memory)
+    counts = tuple(float(memory[slot]["steps"]) for slot in slots if slot.endswith("count"))  # of Adam
+    rows = {"x": fit.client.train.x, **fit.beside}
     return (
-        a.client.model is b.client.model
-        and a.parts == b.parts
-        and (a.schedule.count, a.schedule.batch) == (b.schedule.count, b.schedule.batch)
-        and a.optimiser.key is not None
-        and a.optimiser.key == b.optimiser.key
-        and _shapes(a.given) == _shapes(b.given)
-        and a.beside.keys() == b.beside.keys()
-        and _steps(a) == _steps(b)
-        and alike(a.loss, b.loss)
+        *(loss, optimiser, fit.client.model, fit.parts, fit.schedule.count, fit.schedule.batch),
+        *(tuple(slots), counts, _shapes(fit.params), _shapes(fit.given)),
+        tuple((name, t.shape[1:], t.dtype) for name, t in rows.items()),
     )
 
 
-def _shapes(tensors: Any) -> dict[str, tuple[Any, ...]]:
-    return {name: (t.shape, t.dtype) for name, t in tensors.items()}
-
-
-def _steps(asked: Fit) -> Any:
-    """How far optimisers that count their steps (Adam) have come, in whatever part of a chain."""
-    memory = asked.memory or {}
-    return sorted(memory), [float(values["steps"]) for slot, values in memory.items() if slot.endswith("count")]
+def _shapes(tensors: Mapping[str, Tensor]) -> tuple[Any, ...]:
+    return tuple((name, tensors[name].shape, tensors[name].dtype) for name in sorted(tensors))

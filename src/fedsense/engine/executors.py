@@ -15,6 +15,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -91,9 +92,9 @@ class _Worker:
         self.process.start()
         there.close()
 
-    def close(self) -> None:
-        self.end.close()
-        self.process.join(timeout=1)
+    def close(self, deadline: float) -> None:
+        """Its pipe is closed already, and it ends when it sees that; one in the middle of something is made to."""
+        self.process.join(timeout=max(0.0, deadline - time.monotonic()))
         if self.process.is_alive():
             self.process.terminate()
             self.process.join()
@@ -155,7 +156,10 @@ class Workers:
 
     def close(self) -> None:
         for worker in self._workers:
-            worker.close()
+            worker.end.close()
+        deadline = time.monotonic() + 1
+        for worker in self._workers:
+            worker.close(deadline)
         if self._workers:
             self._common.close()
         self._workers = []
@@ -182,9 +186,10 @@ def _serve(
             ]
             try:
                 answers = site.answer(calls)
-            except FedsenseError as error:  # told to the parent, which raises it
+            except Exception as error:  # told to the parent, which raises it
                 kind = "UserError" if isinstance(error, UserError) else "RunFailed"
-                reply: Any = {"error": str(error), "kind": kind, "trace": traceback.format_exc()}
+                said = str(error) if isinstance(error, FedsenseError) else f"{type(error).__name__}: {error}"
+                reply: Any = {"error": said, "kind": kind, "trace": traceback.format_exc()}
             else:
                 outbox.clear()
                 reply = [[_each(answer.bundles, outbox.write), answer.data] for answer in answers]

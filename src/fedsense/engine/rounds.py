@@ -187,6 +187,7 @@ class Engine:
                 listener.stopped(self)
             if self.executor is not None:
                 self.executor.close()
+                self.site.close()
                 gc.unfreeze()
 
     def participants(self, round: int) -> list[str]:

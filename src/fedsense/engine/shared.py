@@ -38,8 +38,9 @@ class Region:
         start, size = self._filled, tensor.numel() * tensor.element_size()
         self._filled += -(-size // ALIGNED) * ALIGNED
         place = [str(tensor.dtype).removeprefix("torch."), list(tensor.shape), start]
-        self._see(self._filled, grow=True)
-        self.read(place).copy_(tensor.detach())
+        if size:
+            self._see(self._filled, grow=True)
+            self.read(place).copy_(tensor.detach())
         self._places[id(tensor)] = (tensor, place)  # keeps it, so that no other gets its id
         return place
 

@@ -176,15 +176,23 @@ class Site:
             answers.append(outcome)
         return answers
 
+    def close(self) -> None:
+        """Threads end."""
+        self._company.close()
+
     def _update(self, call: Call, join: Callable[[Fit], Fitted] | None = None) -> Answer:
         client = self.client(call.clients[0])
         if join is not None:
             client = replace(client, join=join)
         work = self._work(client, call.round)
         state, down = self._state(client, call), to_device(call.bundles["down"], self.device)
+        given = [t for bundle in (state, down) for params in bundle.values() for t in params.values()]
+        before = [t._version for t in given]
         began = time.perf_counter()
         reply = self.method.local_update(client, state, down, work)
         seconds = time.perf_counter() - began
+        if before != [t._version for t in given]:
+            raise ValueError("local_update changed its state or what came down in place; clone what is to be changed")
         self._refuse_non_finite({**nested("state", reply.state), **reply.upload}, call)
         answer = Answer(
             bundles={"state": to_device(reply.state, "cpu"), "upload": to_device(reply.upload, "cpu"), "model": {}},

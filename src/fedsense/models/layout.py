@@ -15,6 +15,7 @@ replaces. Side by side with other clients (under vmap) layers run as PyTorch has
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -23,14 +24,22 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 _gradient_where_positive = torch.ops.aten.threshold_backward
+_CONVOLUTIONS = (nn.Conv1d._conv_forward, nn.Conv2d._conv_forward)  # a layer with one of its own is left alone
 
 
-def channels_last(network: nn.Module) -> frozenset[str]:
-    """Let the layers of a network compute in channels-last order; gives the names of the weights it is good for."""
+def channels_last(network: nn.Module, chains: Sequence[nn.Module] = ()) -> frozenset[str]:
+    """Let the layers of a network compute in channels-last order; gives the names of the weights it is good for.
+
+    ``chains`` are modules that run from beginning to end: in those that are Sequential, and in theirs, a layer's output
+    goes to the next layer and nowhere else.
+    """
     weights = set()
+    for chain in chains:
+        _join_pooling(chain)
     for path, module in network.named_modules():
         if (
             isinstance(module, nn.Conv1d | nn.Conv2d)
+            and type(module)._conv_forward in _CONVOLUTIONS
             and module.in_channels > 1
             and module.groups == 1
             and module.padding_mode == "zeros"
@@ -40,12 +49,12 @@ def channels_last(network: nn.Module) -> frozenset[str]:
         if isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward:
             module.forward = partial(_multiply, module)  # type: ignore[method-assign]
         for name, child in list(module.named_children()):
-            if type(child) is nn.ReLU:
+            if isinstance(module, Pool):
+                continue
+            if type(child) is nn.ReLU and not child.inplace:
                 setattr(module, name, ReLU())
             elif dims := _pooled_by_two(child):
-                setattr(module, name, Pool(dims))
-        if type(module) is nn.Sequential:
-            _join_pooling(module)
+                setattr(module, name, Pool(child, dims))
     return frozenset(weights)
 
 
@@ -54,20 +63,26 @@ def laid_out(weight: Tensor) -> Tensor:
     return weight.movedim(1, -1).clone(memory_format=torch.contiguous_format).movedim(-1, 1)
 
 
-def _join_pooling(layers: nn.Sequential) -> None:
-    """ReLU and pooling by two after it become one layer, in the ReLU's place."""
+def _join_pooling(layers: nn.Module) -> None:
+    """ReLU and pooling by two after it become one layer, in the ReLU's place; a ReLU need not write in place."""
+    if type(layers) is not nn.Sequential:
+        return
+    for i, layer in enumerate(layers):
+        _join_pooling(layer)
+        if type(layer) is nn.ReLU:
+            layers[i] = ReLU()
     for i, (first, second) in enumerate(zip(layers, list(layers)[1:], strict=False)):
-        if isinstance(first, ReLU) and isinstance(second, Pool):
-            layers[i], layers[i + 1] = Pool(second.dims, relu=True), nn.Identity()
+        if isinstance(first, ReLU) and (dims := _pooled_by_two(second)):
+            layers[i], layers[i + 1] = Pool(second, dims, relu=True), nn.Identity()
 
 
 def _pooled_by_two(layer: nn.Module) -> tuple[int, ...]:
     """The dimensions a max-pool halves; none, if it is anything but a plain one that halves."""
-    if not isinstance(layer, nn.MaxPool1d | nn.MaxPool2d):
+    if not isinstance(layer, nn.MaxPool1d | nn.MaxPool2d) or type(layer) not in (nn.MaxPool1d, nn.MaxPool2d):
         return ()
     many = 1 if isinstance(layer, nn.MaxPool1d) else 2
     sizes, strides, padding, dilation = (
-        value if isinstance(value, tuple) else (value,) * many
+        tuple(value) if isinstance(value, tuple | list) else (value,) * many
         for value in (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
     )
     plain = not any(padding) and set(dilation) == {1} and not layer.ceil_mode and not layer.return_indices
@@ -77,9 +92,10 @@ def _pooled_by_two(layer: nn.Module) -> tuple[int, ...]:
 
 
 def _convolve(layer: nn.Conv1d | nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    if side_by_side(x, weight):
+    flat = isinstance(layer, nn.Conv1d)
+    if transformed() or x.ndim != (3 if flat else 4):
         return type(layer)._conv_forward(layer, x, weight, bias)  # type: ignore[arg-type, no-any-return]
-    if isinstance(layer, nn.Conv2d):
+    if not flat:
         x, weight = (t.contiguous(memory_format=torch.channels_last) for t in (x, weight))
         return F.conv2d(x, weight, bias, layer.stride, layer.padding, layer.dilation)
     x, weight = (t.unsqueeze(2).contiguous(memory_format=torch.channels_last) for t in (x, weight))
@@ -88,22 +104,22 @@ def _convolve(layer: nn.Conv1d | nn.Conv2d, x: Tensor, weight: Tensor, bias: Ten
 
 
 def _multiply(layer: nn.Linear, x: Tensor) -> Tensor:
-    if not side_by_side(x, layer.weight):
+    if not transformed():
         return F.linear(x, layer.weight, layer.bias)
     product = x @ layer.weight.mT  # F.linear over several clients also multiplies the bias by one
     return product if layer.bias is None else product + layer.bias
 
 
-def side_by_side(*tensors: Tensor) -> bool:
-    """Whether tensors of several clients are computed at once (under vmap)."""
-    return any(torch._C._functorch.is_batchedtensor(t) for t in tensors)
+def transformed() -> bool:
+    """Whether something of torch.func is under way: tensors of several clients computed at once (vmap), say."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 class ReLU(nn.Module):
     """max(x, 0) whose gradient comes in the order of memory its output has."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.ndim < 3 or side_by_side(x):
+        if x.ndim < 3 or transformed():
             return F.relu(x)
         return _ReLU.apply(x)  # type: ignore[no-any-return, no-untyped-call]
 
@@ -111,14 +127,17 @@ class ReLU(nn.Module):
 class Pool(nn.Module):
     """The larger of each two along ``dims``, or 0 with ``relu``; what is left over at an end goes, as in PyTorch."""
 
-    def __init__(self, dims: tuple[int, ...], relu: bool = False) -> None:
+    def __init__(self, plain: nn.Module, dims: tuple[int, ...], relu: bool = False) -> None:
         super().__init__()
-        self.dims, self.relu = dims, relu  # dims of [B, channels, ...]
+        self.plain, self.dims, self.relu = plain, dims, relu  # PyTorch's layer; dims of [B, channels, ...]
 
     def forward(self, x: Tensor) -> Tensor:
-        if side_by_side(x):
-            sizes = tuple(2 if dim in self.dims else 1 for dim in range(2, x.ndim))
-            return (F.max_pool1d if x.ndim == 3 else F.max_pool2d)(F.relu(x) if self.relu else x, sizes)
+        rank = 3 if isinstance(self.plain, nn.MaxPool1d) else 4
+        if transformed() or x.ndim != rank or min(x.shape[dim] for dim in self.dims) < 2:
+            pooled: Tensor = self.plain(F.relu(x) if self.relu else x)
+            return pooled
+        if not (x.is_contiguous() or x.movedim(1, -1).is_contiguous()):  # values of it may share memory
+            x = x.contiguous()
         for dim in self.dims:
             x = _LargerOfTwo.apply(x, dim, self.relu and dim == self.dims[-1])  # type: ignore[no-untyped-call]
         return x
@@ -127,7 +146,8 @@ class Pool(nn.Module):
         return f"dims={self.dims}, relu={self.relu}"
 
 
-def _in_order_of(gradient: Tensor, like: Tensor) -> Tensor:
+def in_order_of(gradient: Tensor, like: Tensor) -> Tensor:
+    """The gradient in the order of memory of the tensor it belongs to; a copy only where it has another."""
     return gradient if gradient.stride() == like.stride() else torch.empty_like(like).copy_(gradient)
 
 
@@ -141,7 +161,7 @@ class _ReLU(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         (y,) = ctx.saved_tensors
-        return _gradient_where_positive(_in_order_of(grads[0], y), y, 0)
+        return _gradient_where_positive(in_order_of(grads[0], y), y, 0)
 
 
 class _LargerOfTwo(torch.autograd.Function):
@@ -160,7 +180,12 @@ class _LargerOfTwo(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         lead, y = ctx.saved_tensors
-        grad = _in_order_of(grads[0], y)
+        if torch.is_grad_enabled():  # the gradient of this gradient is asked for
+            grad = grads[0] * (y > 0) if ctx.relu else grads[0]
+            pair = torch.stack([grad * (lead <= 0), grad * (lead > 0)], ctx.dim + 1).flatten(ctx.dim, ctx.dim + 1)
+            left = ctx.like[0][ctx.dim] % 2
+            return torch.cat([pair, torch.zeros_like(pair.narrow(ctx.dim, 0, left))], ctx.dim), None, None
+        grad = in_order_of(grads[0], y)
         if ctx.relu:
             grad = _gradient_where_positive(grad, y, 0)
         whole = torch.empty_strided(*ctx.like, dtype=grad.dtype, device=grad.device)

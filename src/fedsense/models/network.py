@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fedsense.bundle import Params
 from fedsense.errors import UserError
 from fedsense.federation import in_shares
-from fedsense.models.layout import channels_last, laid_out, side_by_side
+from fedsense.models.layout import channels_last, laid_out, transformed
 from fedsense.work import seed_of
 
 PARTS = ("adapter", "encoder", "head")
@@ -34,6 +35,13 @@ class Output(NamedTuple):
     features: Tensor
 
 
+class Seen(NamedTuple):
+    """What the head sees of x, where that is known because only the head trains."""
+
+    x: Tensor
+    features: Tensor
+
+
 class Batch(NamedTuple):
     """A minibatch as a loss meets it. Losses average over ``mask`` (1 for a sample, 0 for padding)."""
 
@@ -44,12 +52,12 @@ class Batch(NamedTuple):
     parts: tuple[str, ...] = PARTS  # parts that train; the others run as in inference
     beside: Mapping[str, Tensor] = MappingProxyType({})  # rows of what :func:`fedsense.training.fit` was given beside x
     given: Mapping[str, Tensor] = MappingProxyType({})  # what else it was given for the loss
-    features: Tensor | None = None  # what the head sees of x, where that is known because only the head trains
+    seen: Seen | None = None
 
     def tensors(self) -> list[Tensor]:
         """All tensors of the minibatch, in one order."""
         more = [self.beside[name] for name in sorted(self.beside)] + [self.given[name] for name in sorted(self.given)]
-        return [self.x, self.y, self.mask, self.noise, *more, *([] if self.features is None else [self.features])]
+        return [self.x, self.y, self.mask, self.noise, *more, *([] if self.seen is None else [self.seen.features])]
 
 
 class Network(nn.Module):
@@ -80,22 +88,32 @@ class Model:
         self._norms: list[Any] = [m for m in network.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         for norm in self._norms:  # it counts minibatches: nothing to send or to average
             norm.register_buffer("num_batches_tracked", norm.num_batches_tracked, persistent=False)
-            norm.forward, norm.counted = partial(_normalise, norm), None
-        self._convolutions = channels_last(network)
+            norm.counted = None
+            if type(norm).forward is nn.modules.batchnorm._BatchNorm.forward:
+                norm.forward = partial(_normalise, norm)
+            if norm.track_running_stats and norm.momentum is None:
+                raise UserError(
+                    "BatchNorm with momentum=None counts minibatches outside the parameters; give a momentum"
+                )
+        self.plain = type(network).forward is Network.forward  # adapter, encoder, head, and nothing between
+        chains = (network.adapter, network.encoder, network.head) if self.plain else ()
+        self._convolutions = channels_last(network, chains)
+        self.convolves = any(isinstance(m, nn.modules.conv._ConvNd) for m in network.modules())
+        self.parameter_count = sum(p.numel() for p in network.parameters())
         self.network = network
         self.architecture = architecture
         self.features = network.features
         self.buffers = frozenset(network.state_dict()) - frozenset(name for name, _ in network.named_parameters())
         self.shapes = {name: tuple(t.shape) for name, t in network.state_dict().items()}
         self._places = _places(network, self.shapes)
+        if tied := self.buffers & frozenset(name for name, _ in network.named_parameters(remove_duplicate=False)):
+            raise UserError(
+                f"'{min(tied)}' is another name of a parameter; weights that are tied cannot be trained here"
+            )
         self._places_of_head = {name: place for name, place in self._places.items() if name.startswith("head.")}
         self._dropouts = [m for m in network.modules() if isinstance(m, Dropout)]
         self._mode: tuple[tuple[str, ...], bool] | None = None
         self._flops: int | None = None
-
-    @property
-    def parameter_count(self) -> int:
-        return sum(p.numel() for p in self.network.parameters())
 
     def flops(self, input_shape: Sequence[int]) -> int:
         """Floating-point operations of one sample's forward pass: its matrix products and convolutions."""
@@ -127,22 +145,18 @@ class Model:
         self._set_mode(batch.parts, normalise=len(batch.x) > 1)
         for number, layer in enumerate(self._dropouts):
             layer.seed = batch.noise + number
-        together = side_by_side(batch.x)
+        together = transformed()
         for norm in self._norms:
             norm.counted = batch.mask if together else None
         try:
-            if batch.features is not None:
-                return Output(self.head(params, batch.features), batch.features)
+            if batch.seen is not None and batch.seen.x is batch.x:  # else a loss has changed x
+                return Output(self.head(params, batch.seen.features), batch.seen.features)
             return self._run(params, batch.x)
         finally:  # under vmap seeds and masks are tensors that must not outlive the pass
             for layer in self._dropouts:
                 layer.seed = _NO_SEED
             for norm in self._norms:
                 norm.counted = None
-
-    @property
-    def convolves(self) -> bool:
-        return any(isinstance(m, nn.modules.conv._ConvNd) for m in self.network.modules())
 
     def laid_out(self, name: str, tensor: Tensor) -> Tensor:
         """A copy of a parameter in the order of memory in which the network is fastest; shape and values stay."""
@@ -210,6 +224,10 @@ def _places(network: nn.Module, names: Iterable[str]) -> dict[str, tuple[dict[st
 def _normalise(norm: Any, x: Tensor) -> Tensor:
     """BatchNorm over the samples that count, where minibatches of several clients were filled up to one size."""
     if norm.counted is None or not norm.training:
+        if norm.training and norm.track_running_stats:  # as PyTorch's, but for a count of minibatches nobody asks for
+            return F.batch_norm(
+                *(x, norm.running_mean, norm.running_var, norm.weight, norm.bias, True, norm.momentum, norm.eps)
+            )
         plain: Tensor = type(norm).forward(norm, x)
         return plain
     dims = [0, *range(2, x.ndim)]
