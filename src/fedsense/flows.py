@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -55,12 +56,14 @@ class Fit:
         resting = self.client.model.buffers
         return [name for name in sorted(self.params) if name.split(".")[0] in self.parts and name not in resting]
 
+    @property
+    def sees_the_same(self) -> bool:
+        """If only the head trains, what it sees of a sample is the same every time."""
+        return self.parts == ("head",) and self.client.model.plain
+
     def rows(self) -> dict[str, Tensor]:
-        """What comes with every sample. If only the head trains, what it sees of a sample is always the same."""
-        rows = dict(self.beside)
-        if self.parts == ("head",) and self.client.samples and self.client.model.plain:
-            rows[FEATURES] = self.client.model.predict(self.params, self.client.train.x).features
-        return rows
+        """What there is of every sample."""
+        return {"x": self.client.train.x, "y": self.client.train.y, **self.beside}
 
 
 class Flow(Protocol):
@@ -70,7 +73,7 @@ class Flow(Protocol):
     leaves: Params  # of them, what trains
     memory: Bundle
     given: Bundle
-    losses: Tensor  # sum over the steps, of each client
+    noted: list[Tensor]  # the losses of every step
     repeats: Counter[tuple[int, ...]]  # shape of a minibatch's mask -> how many there are
 
     def __iter__(self) -> Iterator[Batch]: ...
@@ -92,25 +95,26 @@ class Alone:
         like = {name: t.detach() for name, t in self.leaves.items()}
         self.memory = {s: {n: _copy(t, like.get(n)) for n, t in values.items()} for s, values in first.items()}
         self.given = {s: {n: _ordered(t, like.get(n)) for n, t in v.items()} for s, v in asked.optimiser.given.items()}
-        self.losses, self.steps = torch.zeros(1, device=asked.client.device), 0
+        self.noted: list[Tensor] = []
         self.repeats: Counter[tuple[int, ...]] = Counter()
 
     def __iter__(self) -> Iterator[Batch]:
-        asked, data = self.asked, self.asked.client.train
+        asked = self.asked
         steps = asked.schedule.table(asked.client.samples)
         if not len(steps) or not self.leaves:
             return
         sizes, noise = steps.sizes.tolist(), torch.from_numpy(steps.noise)
         self.repeats.update((size,) for size in sizes)
         ones = torch.ones(sizes[0], device=asked.client.device)
-        pool = {"x": data.x, "y": data.y, **asked.rows()}
+        pool = asked.rows()
+        if asked.sees_the_same:
+            pool[FEATURES] = asked.client.model.predict(asked.params, pool["x"]).features
         for number, rows in enumerate(_gathered(pool, torch.from_numpy(steps.samples).to(asked.client.device))):
             size = sizes[number]
             rows = {name: t[:size] for name, t in rows.items()}
             x, y, features = rows.pop("x"), rows.pop("y"), rows.pop(FEATURES, None)
             seen = None if features is None else Seen(x, features)
             yield Batch(x, y, ones[:size], noise[number], asked.parts, rows, asked.given, seen)
-            self.steps += 1
 
     def loss(self, batch: Batch) -> Tensor:
         return self.asked.loss(self.now, batch)
@@ -118,8 +122,8 @@ class Alone:
     def results(self) -> list[Fitted]:
         params = {name: t.detach().contiguous() for name, t in self.now.items()}
         memory = {slot: {n: t.contiguous() for n, t in values.items()} for slot, values in self.memory.items()}
-        mean = float(self.losses) / self.steps if self.steps else float("nan")
-        return [Fitted(params, memory, mean, self.steps)]
+        mean = float(torch.stack(self.noted).mean()) if self.noted else float("nan")
+        return [Fitted(params, memory, mean, len(self.noted))]
 
 
 class Together:
@@ -136,22 +140,27 @@ class Together:
         self.first = self.asked[0]
         self.device = self.first.client.device
         self.own = {name: _ordered_as_gradient(t) for name, t in _stacked([fit.params for fit in self.asked]).items()}
-        begun = [
-            fit.memory or fit.optimiser.init({name: fit.params[name].detach() for name in names}) for fit in self.asked
-        ]
-        theirs = [fit.optimiser.given for fit in self.asked]
-        self.all_memory, self.all_given = (
-            {
-                slot: {n: _copy(t, self.own.get(n)) for n, t in _stacked([b[slot] for b in each]).items()}
-                for slot in each[0]
+        if self.first.memory:
+            self.all_memory = self._each([fit.memory or {} for fit in self.asked])
+        else:  # zeros and counts, alike for everybody
+            begun = self.first.optimiser.init({name: self.own[name] for name in names})
+            self.all_memory = {
+                slot: {n: t if n in self.own else t.expand(len(asked), *t.shape).clone() for n, t in values.items()}
+                for slot, values in begun.items()
             }
-            for each in (begun, theirs)
-        )
+        self.all_given = self._each([fit.optimiser.given for fit in self.asked])
         self.constants = _stacked([fit.given for fit in self.asked])
-        self.losses = torch.zeros(len(asked), device=self.device)
-        self.sizes, self._checked = self._sizes(), False
+        self.noted: list[Tensor] = []
+        self.sizes, self._checked = self._sizes()
         self.repeats: Counter[tuple[int, ...]] = Counter(self.sizes)
         self._take(len(asked))
+
+    def _each(self, bundles: Sequence[Bundle]) -> Bundle:
+        """Stacked, what belongs to a parameter in its order of memory."""
+        return {
+            slot: {n: _copy(t, self.own.get(n)) for n, t in _stacked([b[slot] for b in bundles]).items()}
+            for slot in bundles[0]
+        }
 
     def _take(self, active: int) -> None:
         """Views of the first so many clients; what is written into them is written into the whole."""
@@ -164,8 +173,9 @@ class Together:
     def __iter__(self) -> Iterator[Batch]:
         if not len(self.steps[0]):
             return
-        each = [{"x": fit.client.train.x, "y": fit.client.train.y, **fit.rows()} for fit in self.asked]
-        pool = {name: torch.cat([one[name] for one in each]) for name in each[0]}
+        pool = {name: torch.cat([fit.rows()[name] for fit in self.asked]) for name in self.first.rows()}
+        if self.first.sees_the_same:
+            pool[FEATURES] = self._features(pool["x"])
         index, mask, noise = (torch.from_numpy(part) for part in self._schedule())
         index, mask = index.to(self.device), mask.to(self.device)
         for number, rows in enumerate(_gathered(pool, index)):
@@ -178,16 +188,29 @@ class Together:
             weight = _corner(mask[number], active, width)
             seen = None if features is None else Seen(x, features)
             batch = Batch(x, y, weight, noise[number, :active], self.first.parts, rows, given, seen)
-            if (own := self._filled_up(number, active, width)) is not None and not self._checked:
+            if not self._checked and (own := self._filled_up(number, active, width)) is not None:
                 self._refuse_if_fillers_count(batch, *own)
             yield batch
 
-    def _sizes(self) -> list[tuple[int, int]]:
-        """How many clients still train in each step, and the samples of the largest minibatch among theirs."""
+    def _features(self, x: Tensor) -> Tensor:
+        """What the heads see of everybody's samples; of an encoder all share in one pass."""
+        model = self.first.client.model
+        resting = [[t for name, t in sorted(fit.params.items()) if not name.startswith("head.")] for fit in self.asked]
+        if len({tuple([t.data_ptr() for t in tensors]) for tensors in resting}) == 1:
+            return model.predict(self.first.params, x).features
+        return torch.cat([model.predict(fit.params, fit.client.train.x).features for fit in self.asked])
+
+    def _sizes(self) -> tuple[list[tuple[int, int]], bool]:
+        """How many clients still train in each step, and the samples of the largest minibatch among theirs.
+
+        And whether all minibatches of a step are always of one size.
+        """
         sizes = np.zeros((len(self.steps), len(self.steps[0])), np.int64)
         for client, steps in enumerate(self.steps):
             sizes[client, : len(steps)] = steps.sizes
-        return list(zip((sizes > 0).sum(0).tolist(), sizes.max(0).tolist(), strict=True))
+        largest = sizes.max(0)
+        even = bool(((sizes == largest) | (sizes == 0)).all())
+        return list(zip((sizes > 0).sum(0).tolist(), largest.tolist(), strict=True)), even
 
     def _schedule(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Rows of the pooled data ``[steps, clients, batch]``, which of them count, and seeds ``[steps, clients]``."""
@@ -241,7 +264,10 @@ class Together:
             raise NotAlike("its loss or its network counts samples that batch.mask says do not count")
 
     def results(self) -> list[Fitted]:
-        sums, found = self.losses.tolist(), {}
+        losses = torch.zeros(len(self.asked), device=self.device)
+        for many, values in groupby(self.noted, len):
+            losses[:many] += torch.stack(list(values)).sum(0)
+        sums, found = losses.tolist(), {}
         for place, number in enumerate(self.order):
             params = {name: _own_copy(t[place].detach()) for name, t in self.own.items()}
             memory = {s: {n: _own_copy(t[place]) for n, t in values.items()} for s, values in self.all_memory.items()}
