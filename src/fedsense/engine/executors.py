@@ -29,7 +29,7 @@ from fedsense.engine.site import Answer, Call, Site
 from fedsense.errors import FedsenseError, RunFailed, UserError
 
 PR_SET_PDEATHSIG = 1  # of prctl(2)
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of mallopt(3)
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # of mallopt(3)
 
 Kind = Literal["auto", "serial", "workers", "cohort"]
 
@@ -51,16 +51,23 @@ def make_executor(site: Site, kind: Kind = "auto", workers: int | None = None) -
     elif workers is None:
         possible = sys.platform == "linux" and site.device.type == "cpu"
         workers = min(len(os.sched_getaffinity(0)), len(site.trainees)) if possible else 1
-    keep_freed_memory()
     gc.freeze()  # nothing that is here now is garbage: neither look through it again nor, in a worker, copy it
-    return Workers(site, workers) if workers > 1 else Serial(site)
+    if workers > 1:
+        return Workers(site, workers)
+    keep_freed_memory()
+    return Serial(site)
 
 
-def keep_freed_memory() -> None:
-    """Let the C library keep what was freed: a step frees and asks for the same again, and new pages are slow."""
+def keep_freed_memory(arenas: int | None = None) -> None:
+    """Let the C library keep what was freed: a step frees and asks for the same again, and new pages are slow.
+
+    ``arenas`` limits the heaps it keeps for different threads.
+    """
     if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "mallopt"):
         library.mallopt(M_MMAP_THRESHOLD, 32 << 20)
         library.mallopt(M_TRIM_THRESHOLD, 512 << 20)
+        if arenas is not None:
+            library.mallopt(M_ARENA_MAX, arenas)
 
 
 class Serial:
@@ -176,6 +183,7 @@ def _serve(
     for other in others:  # held open here, they would hide the parent's end from its other workers
         other.close()
     torch.set_num_threads(1)
+    keep_freed_memory(arenas=1)  # its threads run one at a time
     try:
         while True:
             calls = [
