@@ -11,6 +11,7 @@ import torch
 
 from fedsense.client import Client
 
+LONGEST = 64  # a list, or a dictionary, that is longer is not looked through: it must be the very same
 DEEPEST = 12  # functions within functions; deeper ones are taken to be like no other
 _VALUES = (int, float, str, bytes, bool, type(None), torch.device, torch.dtype, torch.Size)
 _FIXED = (ModuleType, type, BuiltinFunctionType)
@@ -59,6 +60,8 @@ def _inside(value: Any, depth: int) -> Any:
         return _Very(value.__func__), deeper(value.__self__)
     if isinstance(value, functools.partial):
         return deeper([value.func, value.args, value.keywords])
+    if isinstance(value, list | tuple | dict) and len(value) > LONGEST:
+        return _Very(value)
     if isinstance(value, list | tuple):
         return type(value), tuple([deeper(v) for v in value])
     if isinstance(value, dict):
