@@ -81,7 +81,9 @@ class _Turn:
         self.answer: Fitted | Exception | None = None
         self._update = update
         self._waiting = self._gone = self._over = False
-        self._mine, self._back = threading.Semaphore(0), threading.Semaphore(0)
+        self._mine, self._back = threading.Lock(), threading.Lock()  # one lets go of what the other waits for
+        self._mine.acquire()
+        self._back.acquire()
         run(self._work)
 
     def go_on(self) -> bool:
