@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedsense.bundle import Bundle, Params
 from fedsense.client import Client, NotAlike
+from fedsense.models.layout import in_order_of
 from fedsense.models.network import Batch, Seen
 from fedsense.optim import Transform
 from fedsense.work import Schedule
@@ -94,7 +95,8 @@ class Alone:
         first = asked.memory or asked.optimiser.init({n: t.detach() for n, t in self.leaves.items()})
         like = {name: t.detach() for name, t in self.leaves.items()}
         self.memory = {s: {n: _copy(t, like.get(n)) for n, t in values.items()} for s, values in first.items()}
-        self.given = {s: {n: _ordered(t, like.get(n)) for n, t in v.items()} for s, v in asked.optimiser.given.items()}
+        given = asked.optimiser.given
+        self.given = {s: {n: in_order_of(t, like.get(n, t)) for n, t in values.items()} for s, values in given.items()}
         self.noted: list[Tensor] = []
         self.repeats: Counter[tuple[int, ...]] = Counter()
 
@@ -173,7 +175,8 @@ class Together:
     def __iter__(self) -> Iterator[Batch]:
         if not len(self.steps[0]):
             return
-        pool = {name: torch.cat([fit.rows()[name] for fit in self.asked]) for name in self.first.rows()}
+        each = [fit.rows() for fit in self.asked]
+        pool = {name: torch.cat([rows[name] for rows in each]) for name in each[0]}
         if self.first.sees_the_same:
             pool[FEATURES] = self._features(pool["x"])
         index, mask, noise = (torch.from_numpy(part) for part in self._schedule())
@@ -324,7 +327,3 @@ def _stacked(each: Sequence[Mapping[str, Tensor]]) -> Params:
 
 def _copy(tensor: Tensor, like: Tensor | None) -> Tensor:
     return tensor.clone() if like is None or tensor.shape != like.shape else torch.empty_like(like).copy_(tensor)
-
-
-def _ordered(tensor: Tensor, like: Tensor | None) -> Tensor:
-    return tensor if like is None or tensor.stride() == like.stride() else _copy(tensor, like)

@@ -92,6 +92,7 @@ class Recorder:
                 tape.why = "it changes what it closes over"
         except NotAlike as error:
             tape.why = str(error)
+            tape.finish([])  # lets go of what it heard
             for buffer, value in zip(buffers, before, strict=True):
                 buffer.copy_(value)
             out = self.compute(batch)

@@ -18,7 +18,7 @@ from fedsense.alike import description
 from fedsense.training import Fit, Fitted, train
 
 T = TypeVar("T")
-LARGEST = 64  # clients side by side, at most
+LARGEST = 32  # clients side by side, at most; more bring little on a processor
 
 
 class Company:

@@ -29,7 +29,7 @@ from fedsense.engine.site import Answer, Call, Site
 from fedsense.errors import FedsenseError, RunFailed, UserError
 
 PR_SET_PDEATHSIG = 1  # of prctl(2)
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # of mallopt(3)
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of mallopt(3)
 
 Kind = Literal["auto", "serial", "workers", "cohort"]
 
@@ -58,16 +58,11 @@ def make_executor(site: Site, kind: Kind = "auto", workers: int | None = None) -
     return Serial(site)
 
 
-def keep_freed_memory(arenas: int | None = None) -> None:
-    """Let the C library keep what was freed: a step frees and asks for the same again, and new pages are slow.
-
-    ``arenas`` limits the heaps it keeps for different threads.
-    """
+def keep_freed_memory() -> None:
+    """Let the C library keep what was freed: a step frees and asks for the same again, and new pages are slow."""
     if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "mallopt"):
         library.mallopt(M_MMAP_THRESHOLD, 32 << 20)
         library.mallopt(M_TRIM_THRESHOLD, 512 << 20)
-        if arenas is not None:
-            library.mallopt(M_ARENA_MAX, arenas)
 
 
 class Serial:
@@ -183,7 +178,7 @@ def _serve(
     for other in others:  # held open here, they would hide the parent's end from its other workers
         other.close()
     torch.set_num_threads(1)
-    keep_freed_memory(arenas=1)  # its threads run one at a time
+    keep_freed_memory()
     try:
         while True:
             calls = [

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from fedsense.bundle import Bundle, Params, nested, to_device
 from fedsense.client import Client, NotAlike
-from fedsense.engine.company import Company
+from fedsense.engine.company import LARGEST, Company
 from fedsense.errors import FedsenseError, RunFailed, UserError
 from fedsense.evaluation.metrics import measure
 from fedsense.federation import ClientData, Federation, Member, Samples, Task
@@ -32,7 +32,6 @@ from fedsense.training import Fit, Fitted
 from fedsense.work import Work, stream
 
 Array = NDArray[Any]
-LARGEST_COHORT = 32  # clients side by side; more bring little on a processor
 SMALLEST_SPLIT = 3  # more clients than so many are two cohorts at least, so that two processes have work
 SCORED_TOGETHER = 16  # clients scored in one message
 MOSTLY_OVERHEAD = 2e6  # parameters times samples of a minibatch below which a step is mostly overhead; measured: ADR 8
@@ -136,7 +135,7 @@ class Site:
                 continue
             positions.sort(key=lambda i: (-len(self._data[calls[i].clients[0]].train), calls[i].clients))
             pieces = 1
-            while len(positions) / pieces > LARGEST_COHORT or (pieces == 1 and len(positions) > SMALLEST_SPLIT):
+            while len(positions) / pieces > LARGEST or (pieces == 1 and len(positions) > SMALLEST_SPLIT):
                 pieces *= 2
             jobs += [part.tolist() for part in np.array_split(positions, pieces)]
         return jobs
