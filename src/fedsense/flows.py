@@ -76,6 +76,7 @@ class Flow(Protocol):
     given: Bundle
     noted: list[Tensor]  # the losses of every step
     repeats: Counter[tuple[int, ...]]  # shape of a minibatch's mask -> how many there are
+    even: bool  # whether minibatches whose masks have one shape have one mask
 
     def __iter__(self) -> Iterator[Batch]: ...
 
@@ -99,6 +100,7 @@ class Alone:
         self.given = {s: {n: in_order_of(t, like.get(n, t)) for n, t in values.items()} for s, values in given.items()}
         self.noted: list[Tensor] = []
         self.repeats: Counter[tuple[int, ...]] = Counter()
+        self.even = True
 
     def __iter__(self) -> Iterator[Batch]:
         asked = self.asked
@@ -107,7 +109,7 @@ class Alone:
             return
         sizes, noise = steps.sizes.tolist(), torch.from_numpy(steps.noise)
         self.repeats.update((size,) for size in sizes)
-        ones = torch.ones(sizes[0], device=asked.client.device)
+        ones = {size: torch.ones(size, device=asked.client.device) for (size,) in self.repeats}
         pool = asked.rows()
         if asked.sees_the_same:
             pool[FEATURES] = asked.client.model.predict(asked.params, pool["x"]).features
@@ -116,7 +118,7 @@ class Alone:
             rows = {name: t[:size] for name, t in rows.items()}
             x, y, features = rows.pop("x"), rows.pop("y"), rows.pop(FEATURES, None)
             seen = None if features is None else Seen(x, features)
-            yield Batch(x, y, ones[:size], noise[number], asked.parts, rows, asked.given, seen)
+            yield Batch(x, y, ones[size], noise[number], asked.parts, rows, asked.given, seen)
 
     def loss(self, batch: Batch) -> Tensor:
         return self.asked.loss(self.now, batch)
@@ -153,7 +155,8 @@ class Together:
         self.all_given = self._each([fit.optimiser.given for fit in self.asked])
         self.constants = _stacked([fit.given for fit in self.asked])
         self.noted: list[Tensor] = []
-        self.sizes, self._checked = self._sizes()
+        self.sizes, self.even = self._sizes()
+        self._checked = self.even
         self.repeats: Counter[tuple[int, ...]] = Counter(self.sizes)
         self._take(len(asked))
 
@@ -171,6 +174,7 @@ class Together:
         self.leaves = {name: self.now[name].requires_grad_() for name in self.first.trained}
         self.memory = {s: {n: t[:active] for n, t in values.items()} for s, values in self.all_memory.items()}
         self.given = {s: {n: t[:active] for n, t in values.items()} for s, values in self.all_given.items()}
+        self.constant = {name: t[:active] for name, t in self.constants.items()}
 
     def __iter__(self) -> Iterator[Batch]:
         if not len(self.steps[0]):
@@ -181,16 +185,16 @@ class Together:
             pool[FEATURES] = self._features(pool["x"])
         index, mask, noise = (torch.from_numpy(part) for part in self._schedule())
         index, mask = index.to(self.device), mask.to(self.device)
+        ones = {size: torch.ones(size, device=self.device) for size in self.repeats} if self.even else {}
         for number, rows in enumerate(_gathered(pool, index)):
             active, width = self.sizes[number]
             if active != self.active:
                 self._take(active)
             rows = {name: _corner(t, active, width) for name, t in rows.items()}
             x, y, features = rows.pop("x"), rows.pop("y"), rows.pop(FEATURES, None)
-            given = {name: t[:active] for name, t in self.constants.items()}
-            weight = _corner(mask[number], active, width)
+            weight = ones[active, width] if self.even else _corner(mask[number], active, width)
             seen = None if features is None else Seen(x, features)
-            batch = Batch(x, y, weight, noise[number, :active], self.first.parts, rows, given, seen)
+            batch = Batch(x, y, weight, noise[number, :active], self.first.parts, rows, self.constant, seen)
             if not self._checked and (own := self._filled_up(number, active, width)) is not None:
                 self._refuse_if_fillers_count(batch, *own)
             yield batch

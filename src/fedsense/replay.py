@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -12,7 +14,7 @@ from fedsense.alike import description
 from fedsense.client import Client, NotAlike
 from fedsense.flows import Fit, Flow
 from fedsense.models.network import Batch
-from fedsense.tape import Tape
+from fedsense.tape import Play, Tape
 
 WORTH_A_TAPE = 4  # steps of one size; recording one takes as long as computing a few
 KEPT_TAPES = 64  # of the process; those used longest ago go
@@ -33,39 +35,39 @@ class Recorder:
     def __init__(self, asked: Fit, flow: Flow) -> None:
         self.asked, self.flow = asked, flow
         self.loss = description(asked.loss)
-        self._mine: dict[Any, Tape | None] = {}  # of this training: size of a minibatch -> tape, None if there is none
+        # Of this training: size of a minibatch -> what gives its losses and gradients. In one training all other
+        # shapes follow from it, and the parameters are the same tensors.
+        self._mine: dict[Any, Callable[[Batch], list[Tensor]]] = {}
 
     def __call__(self, batch: Batch) -> list[Tensor]:
         """The loss of every client, and the gradient of each parameter that trains."""
-        size = batch.mask.shape  # in one training all other shapes follow from it
-        if size in self._mine and self._mine[size] is None:
-            return self.compute(batch)
-        inputs = [*self.flow.now.values(), *batch.tensors()]
-        if size not in self._mine:
-            return self._first(size, batch, inputs)
-        tape = self._mine[size]
-        assert tape is not None
-        if not tape.checked:
-            return self._check(tape, size, batch, inputs)
-        with torch.no_grad():
-            return tape.play(inputs)
+        mine = self._mine.get(batch.mask.shape)
+        return self._first(batch) if mine is None else mine(batch)
 
+    @torch.enable_grad()
     def compute(self, batch: Batch) -> list[Tensor]:
         values, leaves = self.flow.loss(batch), list(self.flow.leaves.values())
         each = torch.ones_like(values)  # the gradient of a sum over clients is each client's own
         grads = torch.autograd.grad([values], leaves, [each], allow_unused=True, materialize_grads=True)
         return [values.detach(), *grads]
 
-    def _first(self, size: Any, batch: Batch, inputs: list[Tensor]) -> list[Tensor]:
+    def _inputs(self, batch: Batch) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+        """What a step depends on: tensors that are others in each, parameters, and what is always the same."""
+        moving, fixed = batch.tensors(self.flow.even)
+        return moving, list(self.flow.now.values()), fixed
+
+    def _first(self, batch: Batch) -> list[Tensor]:
         """The first step of a size: from a tape of an earlier training, or recorded, or neither."""
-        shapes = tuple([(t.shape, t.stride(), t.dtype) for t in inputs])
+        size, inputs = batch.mask.shape, self._inputs(batch)
+        shapes = tuple([tuple([(t.shape, t.stride(), t.dtype) for t in kind]) for kind in inputs])
         key = (self.loss, self.asked.client.model, self.asked.parts, tuple(self.flow.now), shapes)
         known = None if self.loss is None else self._tapes.get(key)
-        self._mine[size] = known if known is not None and not known.why else None
         if known is not None:
             self._tapes.move_to_end(key)
             self._unused[self._code] = 0
-            return self(batch)
+            self._mine[size] = self._playing(known, inputs)
+            return self._mine[size](batch)
+        self._mine[size] = self.compute
         if self.loss is None or self.flow.repeats[size] < WORTH_A_TAPE or self._unused[self._code] >= UNUSED_TAPES:
             return self.compute(batch)
         tape, out = self._record(batch, inputs)
@@ -73,15 +75,24 @@ class Recorder:
         self._unused[self._code] += 1
         while len(self._tapes) > KEPT_TAPES:
             self._tapes.popitem(last=False)
-        self._mine[size] = None if tape.why else tape
+        self._mine[size] = self._playing(tape, inputs)
         return out
+
+    def _playing(self, tape: Tape, inputs: Sequence[Sequence[Tensor]]) -> Callable[[Batch], list[Tensor]]:
+        """What gives the steps of a tape's size: the tape, once it was found right."""
+        if tape.why:
+            return self.compute
+        if not tape.checked:
+            return partial(self._check, tape)
+        _, placed, fixed = inputs
+        return partial(_played, tape.ready(placed, fixed), self.flow.even)
 
     @property
     def _code(self) -> Any:
         return None if self.loss is None else self.loss[0]
 
-    def _record(self, batch: Batch, inputs: list[Tensor]) -> tuple[Tape, list[Tensor]]:
-        tape = Tape(inputs)
+    def _record(self, batch: Batch, inputs: Sequence[Sequence[Tensor]]) -> tuple[Tape, list[Tensor]]:
+        tape = Tape(*inputs)
         buffers = [t for name, t in self.flow.now.items() if name in self.asked.client.model.buffers]
         before = [t.clone() for t in buffers]
         try:
@@ -98,19 +109,30 @@ class Recorder:
             out = self.compute(batch)
         return tape, out
 
-    def _check(self, tape: Tape, size: Any, batch: Batch, inputs: list[Tensor]) -> list[Tensor]:
+    def _check(self, tape: Tape, batch: Batch) -> list[Tensor]:
         """Play it on copies, and compute."""
-        copies = [torch.empty_like(t).copy_(t) for t in inputs]
+        inputs = self._inputs(batch)
+        moving, placed, fixed = ([torch.empty_like(t).copy_(t) for t in kind] for kind in inputs)
         with torch.no_grad():
             try:
-                played = tape.play(copies)
+                for t in placed:  # whatever is done only once may not depend on their values
+                    t.zero_()
+                play = tape.ready(placed, fixed)
+                for t, value in zip(placed, inputs[1], strict=True):
+                    t.copy_(value)
+                played = play(moving)
             except Exception as error:  # an operation that cannot be called as it was recorded
                 tape.why = f"{type(error).__name__}: {error}"
         computed = self.compute(batch)
         if not tape.why:
-            pairs = zip([*played, *copies], [*computed, *inputs], strict=True)  # what either changed, too
+            copies, originals = [*moving, *placed, *fixed], [t for kind in inputs for t in kind]
+            pairs = zip([*played, *copies], [*computed, *originals], strict=True)  # what either changed, too
             if not all(torch.allclose(a, b, rtol=0, atol=0, equal_nan=True) for a, b in pairs):
                 tape.why = "it gives something else every time"
         tape.checked = True
-        self._mine[size] = None if tape.why else tape
+        self._mine[batch.mask.shape] = self._playing(tape, inputs)
         return computed
+
+
+def _played(play: Play, even: bool, batch: Batch) -> list[Tensor]:
+    return play(batch.tensors(even)[0])

@@ -18,6 +18,8 @@ aten = torch.ops.aten
 _UNSEEN = {name: torch.Tensor.__dict__.get(name) for name in ("tolist", "numpy", "__array__")}
 LARGEST = 256 << 20  # bytes of what a step makes; everything is kept while it is recorded
 Key = tuple[Any, ...]
+Play = Callable[[Sequence[Tensor]], list[Tensor]]
+_OF_SHAPES_ONLY = {aten.ones_like, aten.zeros_like, aten.new_zeros, aten.new_ones}
 
 
 class _Slot(NamedTuple):
@@ -31,18 +33,22 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Tensors are told apart by where they are in memory: what autograd kept of a tensor is that tensor. A tensor that
     is neither among the inputs nor made on the way is taken to be the same every time.
+
+    Inputs of three kinds: ``moving`` are others whenever the tape is played; ``placed`` stay where they are, though
+    their values change (parameters); ``fixed`` stay what they are. What follows from the last two is done once.
     """
 
-    def __init__(self, inputs: Sequence[Tensor]) -> None:
+    def __init__(self, moving: Sequence[Tensor], placed: Sequence[Tensor] = (), fixed: Sequence[Tensor] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        inputs = [*moving, *placed, *fixed]
         self.why, self.checked, self._held = "", False, 0
         if len({_key(t) for t in inputs}) < len(inputs):
             self.why = "one tensor is given twice"
         self._seen: list[Tensor] = list(inputs)  # kept, so that nothing else comes to lie where they are
         self._slots: dict[Key, int] = {}
-        self._raw: list[tuple[Any, tuple[Any, ...], dict[str, Any], tuple[int | None, ...], bool]] = []
-        self._play: Callable[[Sequence[Tensor]], list[Tensor]] | None = None
-        self._inputs = [self._slot(t) for t in inputs]
+        self._raw: list[_Operation] = []
+        self._ready: Callable[[Sequence[Tensor], Sequence[Tensor]], Play] | None = None
+        self._moving, self._placed, self._fixed = ([self._slot(t) for t in kind] for kind in (moving, placed, fixed))
 
     def __enter__(self) -> Any:
         for name in _UNSEEN:  # these read values without any operation
@@ -89,7 +95,8 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         new = [t is not None and _key(t) not in self._slots for t in results]
         slots = tuple(None if t is None else self._slot(t) for t in results)
         if changes or any(new):  # else it only looks at what is there already (detach, view)
-            self._raw.append((func, given, named, slots, single))
+            shapes_only = results if func.overloadpacket in _OF_SHAPES_ONLY else ()
+            self._raw.append(_Operation(func, given, named, slots, single, shapes_only))
         self._held += sum(t.numel() * t.element_size() for t, fresh in zip(results, new, strict=True) if fresh)
         if self._held > LARGEST:
             self.why = "it needs much memory, and gains little"
@@ -115,32 +122,105 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return False
         results = [self._known(t) for t in wanted]
         needed = set(_slots_in(results))
-        lines, constants = [], _Constants()
-        for func, given, named, slots, single in reversed(self._raw):
-            if not func._schema.is_mutable and needed.isdisjoint(slots):
+        before = self._once(needed)
+        kept = {*self._moving, *self._placed, *self._fixed, *before}
+        once: list[str] = []
+        always: list[str] = []
+        constants = _Constants()
+        for op in reversed(self._raw):
+            if not op.changes and needed.isdisjoint(op.slots):
                 continue
-            reads = {*_slots_in(given), *_slots_in(named)}
-            made = {s for s in slots if s is not None}
-            done = sorted((reads | made) - needed - set(self._inputs))
+            made = {s for s in op.slots if s is not None}
+            early = not op.changes and made <= before
+            lines = once if early else always
+            if early and op.of_shapes_only:
+                lines += [f"t{s} = {constants.name(t)}" for s, t in zip(op.slots, op.of_shapes_only, strict=True)]
+                continue
+            done = sorted((op.reads | made) - needed - kept)
             if done:  # nobody wants them any more
                 lines.append(f"{_tuple(done)} = ({'None, ' * len(done)})")
-            names = [f"t{s}" if s in needed else "_" for s in slots]
-            to = "" if not names else f"{names[0]} = " if single else f"({', '.join(names)},) = "
-            arguments = [constants.text(a) for a in given] + [f"{n}={constants.text(a)}" for n, a in named.items()]
-            lines.append(f"{to}{constants.name(getattr(func, '_op', func))}({', '.join(arguments)})")
-            needed |= reads
-        head = f"def play(inputs):\n    {_tuple(self._inputs)} = inputs\n"
-        body = "".join(f"    {line}\n" for line in reversed(lines))
-        scope = constants.values
-        exec(head + body + f"    return [{', '.join(map(constants.text, results))}]", scope)
-        self._play = scope["play"]
+            names = [f"t{s}" if s in needed else "_" for s in op.slots]
+            to = "" if not names else f"{names[0]} = " if op.single else f"({', '.join(names)},) = "
+            lines.append(f"{to}{constants.name(op.function)}({constants.arguments(op)})")
+            needed |= op.reads
+        text = (
+            f"def ready(placed, fixed):\n    {_tuple(self._placed)} = placed\n    {_tuple(self._fixed)} = fixed\n"
+            + "".join(f"    {line}\n" for line in reversed(once))
+            + f"    def play(moving):\n        {_tuple(self._moving)} = moving\n"
+            + "".join(f"        {line}\n" for line in reversed(always))
+            + f"        return [{', '.join(map(constants.text, results))}]\n    return play\n"
+        )
+        exec(text, constants.values)
+        self._ready = constants.values["ready"]
         self._seen, self._raw, self._slots = [], [], {}
         return True
 
-    def play(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """The same with other tensors of the same shapes."""
-        assert self._play is not None
-        return self._play(inputs)
+    def _once(self, results: set[int]) -> set[int]:
+        """The slots of what need be done only once.
+
+        Those are views of what is placed; and, if nothing made on the way is ever written into, whatever follows from
+        what is fixed, or from shapes alone. Never a result: whoever gets it may change it.
+        """
+        own = set(results)
+        for op in reversed(self._raw):
+            if op.looks and not own.isdisjoint(op.slots):
+                own |= op.reads
+        placed, fixed = set(self._placed), set(self._fixed)
+        written = {slot for op in self._raw for slot in op.writes}
+        values = written <= placed
+        early: set[int] = set()
+        for op in self._raw:
+            if op.changes or not own.isdisjoint(op.slots):
+                continue
+            made = {s for s in op.slots if s is not None}
+            if values and (op.of_shapes_only or op.reads <= fixed):
+                fixed |= made
+            elif op.looks and op.reads <= placed:
+                placed |= made
+            else:
+                continue
+            early |= made
+        return early
+
+    def ready(self, placed: Sequence[Tensor] = (), fixed: Sequence[Tensor] = ()) -> Play:
+        """The function that does the same with other tensors of the same shapes; it is given the moving ones."""
+        assert self._ready is not None
+        return self._ready(placed, fixed)
+
+
+class _Operation(NamedTuple):
+    """What was done: a function, its arguments (tensors as slots), and the slots of what it gave."""
+
+    func: Any
+    given: tuple[Any, ...]
+    named: dict[str, Any]
+    slots: tuple[int | None, ...]
+    single: bool
+    of_shapes_only: tuple[Tensor, ...]  # what it gave, where that depends on no value
+
+    @property
+    def reads(self) -> set[int]:
+        return {*_slots_in(self.given), *_slots_in(self.named)}
+
+    @property
+    def changes(self) -> bool:
+        return bool(self.func._schema.is_mutable)
+
+    @property
+    def looks(self) -> bool:
+        """Whether it only gives another view of a tensor."""
+        schema = self.func._schema
+        return not schema.is_mutable and all(r.alias_info is not None for r in schema.returns)
+
+    @property
+    def writes(self) -> list[int]:
+        return _slots_in(_written(self.func, self.given, self.named)) if self.changes else []
+
+    @property
+    def function(self) -> Any:
+        """What to call: PyTorch's own function, where there is one, is reached faster than the operation."""
+        plain = None if self.changes else getattr(torch._C._VariableFunctions, self.func.overloadpacket.__name__, None)
+        return plain or getattr(self.func, "_op", self.func)
 
 
 class _Constants:
@@ -156,6 +236,9 @@ class _Constants:
             self.values[self._names[id(value)]] = value
         return self._names[id(value)]
 
+    def arguments(self, op: _Operation) -> str:
+        return ", ".join([*map(self.text, op.given), *(f"{name}={self.text(a)}" for name, a in op.named.items())])
+
     def text(self, value: Any) -> str:
         if isinstance(value, _Slot):
             return f"t{value.number}"
@@ -168,11 +251,16 @@ def _tuple(numbers: Iterable[int]) -> str:
     return "(" + "".join(f"t{number}, " for number in numbers) + ")"
 
 
-def _writes_elsewhere(func: Any, given: Sequence[Any], named: dict[str, Any]) -> bool:
-    """Whether an operation changes a tensor that neither was given nor made on the way."""
+def _written(func: Any, given: Sequence[Any], named: dict[str, Any]) -> list[Any]:
+    """The arguments an operation changes."""
     arguments = func._schema.arguments
     values = [*zip(arguments, given, strict=False), *((a, named.get(a.name)) for a in arguments[len(given) :])]
-    return any(a.alias_info is not None and a.alias_info.is_write and isinstance(v, Tensor) for a, v in values)
+    return [v for a, v in values if a.alias_info is not None and a.alias_info.is_write]
+
+
+def _writes_elsewhere(func: Any, given: Sequence[Any], named: dict[str, Any]) -> bool:
+    """Whether an operation changes a tensor that neither was given nor made on the way."""
+    return any(isinstance(v, Tensor) for v in _written(func, given, named))
 
 
 def _why_not(func: Any, out: Any, results: Sequence[Any]) -> str:

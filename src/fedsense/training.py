@@ -52,6 +52,7 @@ def fit(
     return train([asked])[0] if client.join is None else client.join(asked)
 
 
+@torch.no_grad()  # gradients are asked for where they are computed
 def train(asked: Sequence[Fit]) -> list[Fitted]:
     """The loop: for one client, or for several that ask for the same."""
     flow: Flow = Alone(asked[0]) if len(asked) == 1 else Together(asked)
@@ -59,8 +60,7 @@ def train(asked: Sequence[Fit]) -> list[Fitted]:
     gradients = Recorder(asked[0], flow)
     for batch in flow:
         values, *grads = gradients(batch)
-        with torch.no_grad():
-            ordered = map(in_order_of, grads, flow.leaves.values())  # fused optimisers go through both side by side
-            step(flow.leaves, dict(zip(flow.leaves, ordered, strict=True)), flow.memory, flow.given, together)
-            flow.noted.append(values)
+        ordered = map(in_order_of, grads, flow.leaves.values())  # fused optimisers go through both side by side
+        step(flow.leaves, dict(zip(flow.leaves, ordered, strict=True)), flow.memory, flow.given, together)
+        flow.noted.append(values)
     return flow.results()

@@ -54,10 +54,17 @@ class Batch(NamedTuple):
     given: Mapping[str, Tensor] = MappingProxyType({})  # what else it was given for the loss
     seen: Seen | None = None
 
-    def tensors(self) -> list[Tensor]:
-        """All tensors of the minibatch, in one order."""
-        more = [self.beside[name] for name in sorted(self.beside)] + [self.given[name] for name in sorted(self.given)]
-        return [self.x, self.y, self.mask, self.noise, *more, *([] if self.seen is None else [self.seen.features])]
+    def tensors(self, even: bool) -> tuple[list[Tensor], list[Tensor]]:
+        """All tensors of the minibatch, in one order: those that are its own, and those others have, too.
+
+        ``even``: all minibatches of a size share one mask.
+        """
+        own, common = [self.x, self.y, self.noise], [self.given[name] for name in sorted(self.given)]
+        (common if even else own).append(self.mask)
+        own += [self.beside[name] for name in sorted(self.beside)]
+        if self.seen is not None:
+            own.append(self.seen.features)
+        return own, common
 
 
 class Network(nn.Module):
