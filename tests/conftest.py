@@ -123,3 +123,10 @@ def same_bits(a: Engine, b: Engine) -> None:
 @pytest.fixture
 def federation() -> Federation:
     return blobs()
+
+
+def take_step(transform, params, grads, memory, together=False):
+    """One step of an optimiser; the gradients as it left them."""
+    left = list(grads.values())
+    transform.begin(params, memory, transform.given, together)(left)
+    return left

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from conftest import take_step
 from fedsense.optim import adam, chain, clip, sgd, shift
 
 
@@ -18,7 +19,7 @@ def apply(transform, steps, params=None, memory=None, first=0):
     params = params or start()
     memory = transform.init(params) if memory is None else memory
     for i in range(first, first + steps):
-        transform.step(params, gradients(i), memory, transform.given, False)
+        take_step(transform, params, gradients(i), memory)
     return params, memory
 
 
@@ -77,18 +78,15 @@ def test_shift_after_an_optimiser_moves_the_step():
 
 def test_clip_scales_the_joint_norm():
     """‖(3, 4)‖ = 5, cut to 1: (0.6, 0.8)."""
-    grads = {"a": torch.tensor([3.0]), "b": torch.tensor([4.0])}
-    clip(1.0).step({}, grads, {}, {}, False)
-    torch.testing.assert_close(torch.cat([grads["a"], grads["b"]]), torch.tensor([0.6, 0.8]), rtol=1e-5, atol=0)
+    grads = take_step(clip(1.0), {}, {"a": torch.tensor([3.0]), "b": torch.tensor([4.0])}, {})
+    torch.testing.assert_close(torch.cat(grads), torch.tensor([0.6, 0.8]), rtol=1e-5, atol=0)
 
 
 def test_parameters_that_share_a_gradient_are_clipped_once():
     shared = torch.tensor([3.0])
-    grads = {"a": shared, "b": shared}
-    chain(clip(1.0), shift({"a": torch.tensor([1.0]), "b": torch.tensor([0.0])})).step(
-        {}, grads, {}, {"1.by": {"a": torch.ones(1), "b": torch.zeros(1)}}, False
-    )
-    torch.testing.assert_close(torch.cat([grads["a"], grads["b"]]), torch.tensor([0.5**0.5 + 1, 0.5**0.5]))
+    transform = chain(clip(1.0), shift({"a": torch.tensor([1.0]), "b": torch.tensor([0.0])}))
+    grads = take_step(transform, {"a": torch.ones(1), "b": torch.ones(1)}, {"a": shared, "b": shared}, {})
+    torch.testing.assert_close(torch.cat(grads), torch.tensor([0.5**0.5 + 1, 0.5**0.5]))
 
 
 @pytest.mark.parametrize(
@@ -102,13 +100,13 @@ def test_several_clients_together_step_as_each_alone(transform):
         memory = transform.init(params)
         for i in range(4):
             grads = {name: factor * g for name, g in gradients(i).items()}
-            transform.step(params, grads, memory, transform.given, False)
+            take_step(transform, params, grads, memory)
         alone.append(params)
         memories.append(transform.init(start()))
     params = {name: torch.stack([t, t]) for name, t in start().items()}
     memory = {s: {n: torch.stack([m[s][n] for m in memories]) for n in memories[0][s]} for s in memories[0]}
     for i in range(4):
         grads = {name: torch.stack([g, 3 * g]) for name, g in gradients(i).items()}
-        transform.step(params, grads, memory, transform.given, True)
+        take_step(transform, params, grads, memory, together=True)
     for name in params:
         torch.testing.assert_close(params[name], torch.stack([a[name] for a in alone]), rtol=1e-5, atol=1e-7)

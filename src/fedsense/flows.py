@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from itertools import groupby
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from fedsense.bundle import Bundle, Params
 from fedsense.client import Client, NotAlike
 from fedsense.models.layout import in_order_of
 from fedsense.models.network import Batch, Seen
-from fedsense.optim import Transform
+from fedsense.optim import Stepper, Transform
 from fedsense.work import Schedule
 
 Loss = Callable[[Params, Batch], Tensor]
@@ -25,13 +25,19 @@ LOOKED_UP = 1 << 20  # bytes of minibatches that are put together at once: what 
 FEATURES = "features of the parts that rest"  # among the rows beside a batch
 
 
-class Fitted(NamedTuple):
+@dataclass(frozen=True)
+class Fitted:
     """What training gave."""
 
     params: Params
-    optimiser: Bundle  # the optimiser's memory; keep it in the client's state to go on with it next round
+    memory: Callable[[], Bundle]
     loss: float  # mean over the steps
     steps: int
+
+    @cached_property
+    def optimiser(self) -> Bundle:
+        """The optimiser's memory; keep it in the client's state to go on with it next round."""
+        return self.memory()
 
 
 @dataclass(frozen=True)
@@ -72,8 +78,7 @@ class Flow(Protocol):
 
     now: Params  # everything the loss is given as parameters
     leaves: Params  # of them, what trains
-    memory: Bundle
-    given: Bundle
+    step: Stepper  # of the optimiser
     noted: list[Tensor]  # the losses of every step
     repeats: Counter[tuple[int, ...]]  # shape of a minibatch's mask -> how many there are
     even: bool  # whether minibatches whose masks have one shape have one mask
@@ -97,7 +102,8 @@ class Alone:
         like = {name: t.detach() for name, t in self.leaves.items()}
         self.memory = {s: {n: _copy(t, like.get(n)) for n, t in values.items()} for s, values in first.items()}
         given = asked.optimiser.given
-        self.given = {s: {n: in_order_of(t, like.get(n, t)) for n, t in values.items()} for s, values in given.items()}
+        ordered = {s: {n: in_order_of(t, like.get(n, t)) for n, t in values.items()} for s, values in given.items()}
+        self.step = asked.optimiser.begin(self.leaves, self.memory, ordered, False)
         self.noted: list[Tensor] = []
         self.repeats: Counter[tuple[int, ...]] = Counter()
         self.even = True
@@ -107,7 +113,7 @@ class Alone:
         steps = asked.schedule.table(asked.client.samples)
         if not len(steps) or not self.leaves:
             return
-        sizes, noise = steps.sizes.tolist(), torch.from_numpy(steps.noise)
+        sizes, noise = steps.sizes.tolist(), torch.from_numpy(steps.noise).unbind()
         self.repeats.update((size,) for size in sizes)
         ones = {size: torch.ones(size, device=asked.client.device) for (size,) in self.repeats}
         pool = asked.rows()
@@ -125,9 +131,11 @@ class Alone:
 
     def results(self) -> list[Fitted]:
         params = {name: t.detach().contiguous() for name, t in self.now.items()}
-        memory = {slot: {n: t.contiguous() for n, t in values.items()} for slot, values in self.memory.items()}
         mean = float(torch.stack(self.noted).mean()) if self.noted else float("nan")
-        return [Fitted(params, memory, mean, len(self.noted))]
+        return [Fitted(params, self._memory, mean, len(self.noted))]
+
+    def _memory(self) -> Bundle:
+        return {slot: {n: t.contiguous() for n, t in values.items()} for slot, values in self.memory.items()}
 
 
 class Together:
@@ -172,8 +180,9 @@ class Together:
         self.active = active
         self.now = {name: t[:active].detach() for name, t in self.own.items()}
         self.leaves = {name: self.now[name].requires_grad_() for name in self.first.trained}
-        self.memory = {s: {n: t[:active] for n, t in values.items()} for s, values in self.all_memory.items()}
-        self.given = {s: {n: t[:active] for n, t in values.items()} for s, values in self.all_given.items()}
+        memory = {s: {n: t[:active] for n, t in values.items()} for s, values in self.all_memory.items()}
+        given = {s: {n: t[:active] for n, t in values.items()} for s, values in self.all_given.items()}
+        self.step = self.first.optimiser.begin(self.leaves, memory, given, True)
         self.constant = {name: t[:active] for name, t in self.constants.items()}
 
     def __iter__(self) -> Iterator[Batch]:
@@ -184,7 +193,7 @@ class Together:
         if self.first.sees_the_same:
             pool[FEATURES] = self._features(pool["x"])
         index, mask, noise = (torch.from_numpy(part) for part in self._schedule())
-        index, mask = index.to(self.device), mask.to(self.device)
+        index, mask, seeds = index.to(self.device), mask.to(self.device), noise.unbind()
         ones = {size: torch.ones(size, device=self.device) for size in self.repeats} if self.even else {}
         for number, rows in enumerate(_gathered(pool, index)):
             active, width = self.sizes[number]
@@ -194,7 +203,7 @@ class Together:
             x, y, features = rows.pop("x"), rows.pop("y"), rows.pop(FEATURES, None)
             weight = ones[active, width] if self.even else _corner(mask[number], active, width)
             seen = None if features is None else Seen(x, features)
-            batch = Batch(x, y, weight, noise[number, :active], self.first.parts, rows, self.constant, seen)
+            batch = Batch(x, y, weight, seeds[number][:active], self.first.parts, rows, self.constant, seen)
             if not self._checked and (own := self._filled_up(number, active, width)) is not None:
                 self._refuse_if_fillers_count(batch, *own)
             yield batch
@@ -277,10 +286,13 @@ class Together:
         sums, found = losses.tolist(), {}
         for place, number in enumerate(self.order):
             params = {name: _own_copy(t[place].detach()) for name, t in self.own.items()}
-            memory = {s: {n: _own_copy(t[place]) for n, t in values.items()} for s, values in self.all_memory.items()}
             steps = len(self.steps[place])
-            found[number] = Fitted(params, memory, sums[place] / steps if steps else float("nan"), steps)
+            loss = sums[place] / steps if steps else float("nan")
+            found[number] = Fitted(params, partial(self._memory, place), loss, steps)
         return [found[number] for number in range(len(found))]
+
+    def _memory(self, place: int) -> Bundle:
+        return {s: {n: _own_copy(t[place]) for n, t in values.items()} for s, values in self.all_memory.items()}
 
 
 def _ordered_as_gradient(stack: Tensor) -> Tensor:
@@ -300,8 +312,8 @@ def _gathered(pool: Mapping[str, Tensor], index: Tensor) -> Iterator[dict[str, T
     for first in range(0, len(index), many):
         some = index[first : first + many]
         rows = {name: t.index_select(0, some.reshape(-1)).view(*some.shape, *t.shape[1:]) for name, t in pool.items()}
-        for number in range(len(some)):
-            yield {name: t[number] for name, t in rows.items()}
+        for each_of_one in zip(*(t.unbind() for t in rows.values()), strict=True):
+            yield dict(zip(rows, each_of_one, strict=True))
 
 
 def _loss_of_one(

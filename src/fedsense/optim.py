@@ -21,15 +21,19 @@ def _nothing(params: Params) -> Bundle:
     return {}
 
 
+Stepper = Callable[[list[Tensor]], None]  # changes the gradients, in the order of the parameters, or the parameters
+
+
 @dataclass(frozen=True)
 class Transform:
-    """``step(params, gradients, memory, given, together)`` changes them in place; ``init(params)`` is the first memory.
+    """``begin(params, memory, given, together)`` gives the step; ``init(params)`` is the first memory.
 
-    ``given`` holds the tensors of this client that the step needs. Transforms of equal ``key`` do the same but for what
-    is given; one without a key is taken to be like no other.
+    A step is handed the list of gradients, in the order of the parameters, and changes the list, or parameters and
+    memory in place. ``given`` holds the tensors of this client that it needs. Transforms of equal ``key`` do the same
+    but for what is given; one without a key is taken to be like no other.
     """
 
-    step: Callable[[Params, Params, Bundle, Bundle, bool], None]
+    begin: Callable[[Params, Bundle, Bundle, bool], Stepper]
     init: Callable[[Params], Bundle] = _nothing
     given: Bundle = field(default_factory=dict)
     key: tuple[Any, ...] | None = None
@@ -41,35 +45,33 @@ def chain(*transforms: Transform) -> Transform:
     def init(params: Params) -> Bundle:
         return {slot: v for i, t in enumerate(transforms) for slot, v in nested(str(i), t.init(params)).items()}
 
-    def step(params: Params, grads: Params, memory: Bundle, given: Bundle, together: bool) -> None:
-        for i, transform in enumerate(transforms):
-            transform.step(params, grads, within(memory, str(i)), within(given, str(i)), together)
+    def begin(params: Params, memory: Bundle, given: Bundle, together: bool) -> Stepper:
+        steps = [
+            t.begin(params, within(memory, str(i)), within(given, str(i)), together) for i, t in enumerate(transforms)
+        ]
+
+        def step(grads: list[Tensor]) -> None:
+            for one in steps:
+                one(grads)
+
+        return step
 
     given = {slot: v for i, t in enumerate(transforms) for slot, v in nested(str(i), t.given).items()}
     keys = tuple(t.key for t in transforms)
-    return Transform(step, init, given, None if None in keys else ("chain", *keys))
+    return Transform(begin, init, given, None if None in keys else ("chain", *keys))
 
 
 def sgd(lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> Transform:
     """v ← momentum·v + g + weight_decay·w;  w ← w − lr·v."""
 
-    def step(params: Params, grads: Params, memory: Bundle, given: Bundle, together: bool) -> None:
-        velocity = _like(memory["momentum"], grads) if momentum else []
-        torch._fused_sgd_(
-            _like(params, grads),
-            list(grads.values()),
-            velocity,
-            lr=lr,
-            momentum=momentum,
-            weight_decay=weight_decay,
-            dampening=0.0,
-            nesterov=False,
-            maximize=False,
-            is_first_step=False,
-        )
+    def begin(params: Params, memory: Bundle, given: Bundle, together: bool) -> Stepper:
+        values, velocity = list(params.values()), _like(memory["momentum"], params) if momentum else []
+        how: dict[str, Any] = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "dampening": 0.0}
+        how |= {"nesterov": False, "maximize": False, "is_first_step": False}
+        return lambda grads: torch._fused_sgd_(values, grads, velocity, **how)
 
     init = (lambda params: {"momentum": _zeros(params)}) if momentum else _nothing
-    return Transform(step, init, key=("sgd", lr, momentum, weight_decay))
+    return Transform(begin, init, key=("sgd", lr, momentum, weight_decay))
 
 
 def adam(
@@ -87,56 +89,60 @@ def adam(
             "count": {"steps": torch.zeros((), device=_device(params))},
         }
 
-    def step(params: Params, grads: Params, memory: Bundle, given: Bundle, together: bool) -> None:
-        count = memory["count"]["steps"].add_(1)
-        torch._fused_adam_(
-            _like(params, grads),
-            list(grads.values()),
-            _like(memory["mean"], grads),
-            _like(memory["square"], grads),
-            [],
-            [count[0] if together else count] * len(grads),
-            lr=lr,
-            beta1=betas[0],
-            beta2=betas[1],
-            weight_decay=weight_decay,
-            eps=epsilon,
-            amsgrad=False,
-            maximize=False,
-        )
+    def begin(params: Params, memory: Bundle, given: Bundle, together: bool) -> Stepper:
+        values, mean, square = list(params.values()), _like(memory["mean"], params), _like(memory["square"], params)
+        count = memory["count"]["steps"]
+        counts = [count[0] if together else count] * len(values)
+        how: dict[str, Any] = {
+            "lr": lr,
+            "beta1": betas[0],
+            "beta2": betas[1],
+            "weight_decay": weight_decay,
+            "eps": epsilon,
+        }
 
-    return Transform(step, init, key=("adam", lr, betas, epsilon, weight_decay))
+        def step(grads: list[Tensor]) -> None:
+            count.add_(1)
+            torch._fused_adam_(values, grads, mean, square, [], counts, **how, amsgrad=False, maximize=False)
+
+        return step
+
+    return Transform(begin, init, key=("adam", lr, betas, epsilon, weight_decay))
 
 
 def shift(by: Mapping[str, Tensor], what: Literal["gradients", "parameters"] = "gradients") -> Transform:
     """Add a constant, in every step: SCAFFOLD's ``c − c_i`` to gradients, or ``−lr·(c − c_i)`` to parameters."""
 
-    def step(params: Params, grads: Params, memory: Bundle, given: Bundle, together: bool) -> None:
-        by = _like(given["by"], grads)
-        if what == "parameters":
-            torch._foreach_add_(_like(params, grads), by)
-        else:  # not in place: two parameters may share one gradient
-            grads.update(zip(grads, torch._foreach_add(list(grads.values()), by), strict=True))
+    def begin(params: Params, memory: Bundle, given: Bundle, together: bool) -> Stepper:
+        values, by = list(params.values()), _like(given["by"], params)
 
-    return Transform(step, given={"by": dict(by)}, key=("shift", what))
+        def step(grads: list[Tensor]) -> None:
+            if what == "parameters":
+                torch._foreach_add_(values, by)
+            else:  # not in place: two parameters may share one gradient
+                grads[:] = torch._foreach_add(grads, by)
+
+        return step
+
+    return Transform(begin, given={"by": dict(by)}, key=("shift", what))
 
 
 def clip(norm: float) -> Transform:
     """Scale gradients down so that their joint norm is at most ``norm``."""
 
-    def step(params: Params, grads: Params, memory: Bundle, given: Bundle, together: bool) -> None:
-        values = list(grads.values())
-        if not together:
-            total = torch.stack(torch._foreach_norm(values)).norm()
-        else:
-            total = torch.stack([g.reshape(len(g), -1).norm(dim=1) for g in values]).norm(dim=0)  # [clients]
-        scale = (norm / (total + 1e-6)).clamp(max=1.0)
-        # Not in place: two parameters may share one gradient.
-        grads.update(
-            (name, g * scale.view(-1, *(1,) * (g.ndim - 1)) if together else g * scale) for name, g in grads.items()
-        )
+    def begin(params: Params, memory: Bundle, given: Bundle, together: bool) -> Stepper:
+        def step(grads: list[Tensor]) -> None:
+            if not together:
+                total = torch.stack(torch._foreach_norm(grads)).norm()
+            else:
+                total = torch.stack([g.reshape(len(g), -1).norm(dim=1) for g in grads]).norm(dim=0)  # [clients]
+            scale = (norm / (total + 1e-6)).clamp(max=1.0)
+            # Not in place: two parameters may share one gradient.
+            grads[:] = [g * scale.view(-1, *(1,) * (g.ndim - 1)) if together else g * scale for g in grads]
 
-    return Transform(step, key=("clip", norm))
+        return step
+
+    return Transform(begin, key=("clip", norm))
 
 
 def _device(params: Params) -> torch.device | None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from fedsense.alike import description
 from fedsense.client import Client, NotAlike
 from fedsense.flows import Fit, Flow
+from fedsense.models.layout import in_order_of
 from fedsense.models.network import Batch
 from fedsense.tape import Play, Tape
 
@@ -49,7 +50,7 @@ class Recorder:
         values, leaves = self.flow.loss(batch), list(self.flow.leaves.values())
         each = torch.ones_like(values)  # the gradient of a sum over clients is each client's own
         grads = torch.autograd.grad([values], leaves, [each], allow_unused=True, materialize_grads=True)
-        return [values.detach(), *grads]
+        return [values.detach(), *map(in_order_of, grads, leaves)]  # fused optimisers go through both side by side
 
     def _inputs(self, batch: Batch) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
         """What a step depends on: tensors that are others in each, parameters, and what is always the same."""

@@ -15,7 +15,6 @@ from torch import Tensor
 from fedsense.bundle import Bundle
 from fedsense.client import Client
 from fedsense.flows import Alone, Fit, Fitted, Flow, Loss, Together
-from fedsense.models.layout import in_order_of
 from fedsense.models.network import PARTS
 from fedsense.optim import Transform
 from fedsense.replay import Recorder
@@ -56,11 +55,9 @@ def fit(
 def train(asked: Sequence[Fit]) -> list[Fitted]:
     """The loop: for one client, or for several that ask for the same."""
     flow: Flow = Alone(asked[0]) if len(asked) == 1 else Together(asked)
-    step, together = asked[0].optimiser.step, len(asked) > 1
     gradients = Recorder(asked[0], flow)
     for batch in flow:
         values, *grads = gradients(batch)
-        ordered = map(in_order_of, grads, flow.leaves.values())  # fused optimisers go through both side by side
-        step(flow.leaves, dict(zip(flow.leaves, ordered, strict=True)), flow.memory, flow.given, together)
+        flow.step(grads)
         flow.noted.append(values)
     return flow.results()

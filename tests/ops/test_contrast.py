@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from conftest import blobs, plain_net
+from conftest import blobs, plain_net, take_step
 from fedsense.engine.site import Site
 from fedsense.federation import Member, Task
 from fedsense.methods import Local
@@ -82,7 +82,7 @@ def test_eq4_to_6_correct_the_step_as_scaffold_corrects_the_gradient():
     own, shared = {"w": torch.tensor([0.2])}, {"w": torch.tensor([0.5])}
     transform = corrected(sgd(0.1), 0.1, own, shared)
     w = {"w": torch.tensor([1.0])}
-    transform.step(w, {"w": torch.tensor([2.0])}, transform.init(w), transform.given, False)
+    take_step(transform, w, {"w": torch.tensor([2.0])}, transform.init(w))
     assert w["w"].tolist() == pytest.approx([0.77])
 
 
@@ -97,10 +97,10 @@ def test_under_momentum_the_correction_has_the_scale_of_the_steps():
     plain, memory = sgd(lr, momentum), {"momentum": {"w": torch.tensor([10.0])}}  # long under way
     start = w["w"].clone()
     for _ in range(5):
-        plain.step(w, {"w": torch.tensor([1.0])}, memory, plain.given, False)
+        take_step(plain, w, {"w": torch.tensor([1.0])}, memory)
     own = new_variates({"w": torch.zeros(1)}, {"w": torch.zeros(1)}, {"w": start}, w, 5, lr)
     assert own["w"].tolist() == pytest.approx([10.0])
     transform = corrected(plain, lr, own, {"w": torch.zeros(1)})
     before = w["w"].clone()
-    transform.step(w, {"w": torch.tensor([1.0])}, {"0.momentum": memory["momentum"]}, transform.given, False)
+    take_step(transform, w, {"w": torch.tensor([1.0])}, {"0.momentum": memory["momentum"]})
     assert (w["w"] - before).tolist() == pytest.approx([0.0], abs=1e-6)
