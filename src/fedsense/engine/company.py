@@ -1,17 +1,17 @@
 """Clients side by side: their updates go on in turns, and where several ask for the same training it is done at once.
 
-Every client's update runs in a thread of its own, one at a time, until it asks for a ``fit``. When all have asked (or
-are done), those that ask for the same are trained together, and the updates go on. So a method stays what it is: a
-function for one client, with any number of phases. Nothing depends on the threads' timing: who runs when is settled.
+Every client's update runs as a coroutine (a greenlet: the method's code need not know) until it asks for a ``fit``.
+When all have asked (or are done), those that ask for the same are trained together, and the updates go on. So a method
+stays what it is: a function for one client, with any number of phases.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+import torch
+from greenlet import GreenletExit, greenlet
 from torch import Tensor
 
 from fedsense.alike import description
@@ -26,14 +26,10 @@ class Company:
 
     def __init__(self) -> None:
         self.refused = ""  # why the last training that could not be done together could not
-        self._threads: ThreadPoolExecutor | None = None
 
     def run(self, updates: Sequence[Callable[[Callable[[Fit], Fitted]], T]]) -> tuple[list[T | BaseException], int]:
         """Every update, given the function that joins a training; what each gave or raised, and the largest group."""
-        assert len(updates) <= LARGEST, "a thread each: more would wait for one another"
-        if self._threads is None:  # not before: a fork would not take them along
-            self._threads = ThreadPoolExecutor(LARGEST, thread_name_prefix="fedsense-client")
-        turns = [_Turn(update, self._threads.submit) for update in updates]
+        turns = [_Turn(update) for update in updates]
         largest = 1
         try:
             going = turns
@@ -46,11 +42,6 @@ class Company:
             for turn in turns:
                 turn.leave()
         return [turn.outcome for turn in turns], largest
-
-    def close(self) -> None:
-        if self._threads is not None:
-            self._threads.shutdown()
-            self._threads = None
 
     def _train(self, asked: Sequence[Fit]) -> Sequence[Fitted | Exception]:
         if len(asked) > 1:
@@ -68,53 +59,41 @@ def _or_error(asked: Fit) -> Fitted | Exception:
         return error
 
 
-class _Left(BaseException):
-    """The others have gone: an update that still waits ends."""
-
-
 class _Turn:
-    """One client's update in a thread, which runs only when told to."""
+    """One client's update, which runs when told to, until it asks for a training."""
 
-    def __init__(self, update: Callable[[Callable[[Fit], Fitted]], Any], run: Callable[..., Any]) -> None:
+    def __init__(self, update: Callable[[Callable[[Fit], Fitted]], Any]) -> None:
         self.outcome: Any = None
         self.asked: Fit
         self.answer: Fitted | Exception | None = None
         self._update = update
-        self._waiting = self._gone = self._over = False
-        self._mine, self._back = threading.Lock(), threading.Lock()  # one lets go of what the other waits for
-        self._mine.acquire()
-        self._back.acquire()
-        run(self._work)
+        self._coroutine = greenlet(self._work)
+        self._gradients = True
 
     def go_on(self) -> bool:
         """Until it asks for a training (then true) or is done."""
-        self._waiting = False
-        self._mine.release()
-        self._back.acquire()
-        return self._waiting
+        outside = torch.is_grad_enabled()
+        torch.set_grad_enabled(self._gradients)  # an update may ask within ``torch.no_grad``
+        self._coroutine.switch()
+        self._gradients = torch.is_grad_enabled()
+        torch.set_grad_enabled(outside)
+        return not self._coroutine.dead
 
     def leave(self) -> None:
-        if not self._over:
-            self._gone = True
-            self._mine.release()
-            self._back.acquire()
+        """An update that still waits ends."""
+        if self._coroutine:
+            self._coroutine.throw(GreenletExit)
 
     def _work(self) -> None:
-        self._mine.acquire()
         try:
-            if not self._gone:
-                self.outcome = self._update(self._join)
+            self.outcome = self._update(self._join)
         except BaseException as error:  # handed to whoever asked for the update
             self.outcome = error
-        self._over = True
-        self._back.release()
 
     def _join(self, asked: Fit) -> Fitted:
-        self.asked, self._waiting = asked, True
-        self._back.release()
-        self._mine.acquire()
-        if self._gone:
-            raise _Left
+        self.asked = asked
+        assert self._coroutine.parent is not None
+        self._coroutine.parent.switch()
         if isinstance(self.answer, Exception):
             raise self.answer
         assert self.answer is not None

@@ -187,7 +187,6 @@ class Engine:
                 listener.stopped(self)
             if self.executor is not None:
                 self.executor.close()
-                self.site.close()
                 gc.unfreeze()
 
     def participants(self, round: int) -> list[str]:

@@ -175,10 +175,6 @@ class Site:
             answers.append(outcome)
         return answers
 
-    def close(self) -> None:
-        """Threads end."""
-        self._company.close()
-
     def _update(self, call: Call, join: Callable[[Fit], Fitted] | None = None) -> Answer:
         client = self.client(call.clients[0])
         if join is not None:
