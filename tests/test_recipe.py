@@ -168,3 +168,140 @@ def test_labels_tell_apart(tmp_path):
         "strong": 3,
         "fedprox": 0.3,
     }
+
+
+SEVERAL = """\
+name = "mixed"
+rounds = 2
+classes = "all"
+
+[[data]]
+name = "synthetic-imu"
+label = "phones"
+clients = 2
+samples = 24
+
+[[data]]
+name = "synthetic-imu"
+label = "watches"
+clients = 3
+samples = 24
+window = 40
+rate = 20.0
+seed = 7
+rename = { walking = "strolling" }
+
+[model]
+name = "sensor-cnn"
+
+[[method]]
+name = "local"
+"""
+
+
+def test_several_data_are_one_federation(tmp_path):
+    recipe = load_recipe(written(tmp_path, SEVERAL))
+    federation = recipe.federation(3)
+    assert federation.name == "phones + watches"
+    assert [client.input_shape for client in federation] == [(6, 128)] * 2 + [(6, 40)] * 3
+    assert federation.task.classes[-1] == "strolling"
+    phones, watches = recipe.data_options(3).values()
+    assert (phones["seed"], watches["seed"]) == (3, 7), "the run's seed where a table has none"
+    assert make_recipe(recipe.model_dump(mode="json")) == recipe
+    default = load_recipe(written(tmp_path, SEVERAL.replace('classes = "all"\n', "")))
+    assert default.model_dump(mode="json")["classes"] == "common"
+    assert default.federation(0).task.classes == tuple(c for c in federation.task.classes[:-1] if c != "walking")
+
+
+def test_one_data_says_nothing_of_classes(tmp_path):
+    """So that experiments that began before there were several go on."""
+    assert "classes" not in load_recipe(written(tmp_path, TEXT)).model_dump(mode="json")
+    assert isinstance(load_recipe(written(tmp_path, TEXT)).model_dump(mode="json")["data"], dict)
+
+
+@pytest.mark.parametrize(
+    ("override", "check"),
+    [
+        ("data.0.clients=7", lambda r: r.data[0]["clients"] == 7 and r.data[1]["clients"] == 3),
+        ("data.watches.clients=7", lambda r: r.data[1]["clients"] == 7),
+        ("data.watches.rename.sitting=seated", lambda r: r.renamed["watches"]["sitting"] == "seated"),
+        ("data.1=hapt", lambda r: r.data[1] == {"name": "hapt"}),
+        ('data=["hapt", "wisdm2019"]', lambda r: list(r.several) == ["hapt", "wisdm2019"]),
+        ("classes=['walking', 'sitting']", lambda r: r.classes == ("walking", "sitting")),
+        ("classes=common", lambda r: r.classes == "common"),
+        ("seeds=[5]", lambda r: r.seeds == (5,)),
+    ],
+)
+def test_any_field_of_several_data_can_be_overridden(tmp_path, override, check):
+    assert check(load_recipe(written(tmp_path, SEVERAL), [override]))
+
+
+def test_several_data_can_be_overridden_by_one(tmp_path):
+    text = SEVERAL.replace('classes = "all"\n', "")
+    assert load_recipe(written(tmp_path, text), ["data=synthetic-imu"]).data == {"name": "synthetic-imu"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"watches"\nclients = 3', '"watches"\nclient = 3', r"mine.toml, line 14: .* no option 'client'; did you mean"),
+        ("clients = 3", 'clients = "three"', r"line 14: .*'clients' is 'three'; expected a whole number"),
+        ("clients = 2", 'clients = "two"', r"line 8: .*'clients' is 'two'; expected a whole number"),
+        ("seed = 7", "missing = 'drp'", r"line 18: data: 'missing' is 'drp'; expected"),
+        (
+            'rename = { walking = "strolling" }',
+            'rename = "strolling"',
+            r"line 19: data: 'rename' is 'strolling'; expec",
+        ),
+        ('name = "synthetic-imu"\nlabel = "watches"', 'label = "watches"', r"mine.toml: \[data.1\] needs a name"),
+        ('name = "synthetic-imu"\nlabel = "watches"', "name = 3", r"line 12: data.1.name is 3; it must be text"),
+        ('name = "synthetic-imu"\nlabel = "w', 'name = "imu"\nlabel = "w', r"line 12: there is no dataset 'imu'; did"),
+        ('label = "watches"', 'label = "phones"', r"line 13: two \[\[data\]\] tables are called 'phones'; give each a"),
+        ('label = "watches"', 'label = "a/b"', r"line 13: label 'a/b': give a word without /"),
+        ('"all"', '"most"', r"line 3: classes is 'most'; say \"common\""),
+        ('"all"', "7", r"line 3: classes is 7; say"),
+        ('"all"', '["walking"]', r"line 3: classes is \['walking'\]; name at least two"),
+        ('classes = "all"', "clases = 'all'", r"line 3: unknown key 'clases'; did you mean 'classes'"),
+    ],
+)
+def test_a_mistake_in_one_of_several_data_is_explained(tmp_path, old, new, message):
+    assert old in SEVERAL
+    with pytest.raises(UserError, match=message):
+        load_recipe(written(tmp_path, SEVERAL.replace(old, new, 1)))
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("data.root=x", r"has 2 data tables, and none is 'root'; .* such as data.phones.root=….*phones, watches"),
+        ("data.clients.x=3", "none is 'clients'"),
+        ("data.synthetic-imu.clients=3", r"several data tables are 'synthetic-imu'; say which .*: data.0, data.1"),
+        ("data=[]", "'data' is empty; name at least one"),
+        ("data=[3]", "'data.0' is 3; expected a table"),
+        ("data=3", "'data' is 3; expected a table"),
+        ("data=synthetic-imu", r"classes chooses among those of several \[\[data\]\]"),
+        ("method.0.0=3", "'epochs'|option '0'"),
+    ],
+)
+def test_wrong_overrides_of_several_data_are_explained(tmp_path, override, message):
+    with pytest.raises(UserError, match=message):
+        load_recipe(written(tmp_path, SEVERAL), [override])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("clients = 4", 'label = "phones"', r"line 8: label is for several data tables; write each as \[\[data\]\]"),
+        ("clients = 4", 'rename = { a = "b" }', r"line 8: rename is for several data tables"),
+        ("rounds = 3", 'classes = "all"', r"line 2: classes chooses among those of several .*: classes = \[…\]"),
+    ],
+)
+def test_what_is_for_several_data_is_refused_of_one(tmp_path, old, new, message):
+    with pytest.raises(UserError, match=message):
+        load_recipe(written(tmp_path, TEXT.replace(old, new, 1)))
+
+
+def test_mistakes_seen_only_in_the_data_name_the_table(tmp_path):
+    wrong = SEVERAL.replace("{ walking", "{ walkin")
+    with pytest.raises(UserError, match=r"rename: 'watches' has no class 'walkin'; did you mean 'walking'"):
+        load_recipe(written(tmp_path, wrong)).federation(0)

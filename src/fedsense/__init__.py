@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from fedsense.api import compare, run
     from fedsense.bundle import Bundle
     from fedsense.client import Client
-    from fedsense.data import load
+    from fedsense.data import load, merge
     from fedsense.engine.rounds import Engine, Settings
     from fedsense.errors import FedsenseError, RunFailed, UserError
     from fedsense.federation import ClientData, Federation, Samples, Task
+    from fedsense.joining import join
     from fedsense.method import Method, Reply
     from fedsense.result import PersonalModel, Result
     from fedsense.training import fit
@@ -36,6 +37,7 @@ _HOMES = {
     "Bundle": "bundle",
     "Client": "client",
     "load": "data",
+    "merge": "data",
     "Engine": "engine.rounds",
     "Settings": "engine.rounds",
     "FedsenseError": "errors",
@@ -46,6 +48,7 @@ _HOMES = {
     "Samples": "federation",
     "Task": "federation",
     "fit": "training",
+    "join": "joining",
     "Method": "method",
     "Reply": "method",
     "PersonalModel": "result",
@@ -73,7 +76,9 @@ __all__ = [
     "__version__",
     "compare",
     "fit",
+    "join",
     "load",
+    "merge",
     "run",
 ]
 

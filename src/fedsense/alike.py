@@ -50,7 +50,7 @@ def _inside(value: Any, depth: int) -> Any:
     if type(value) in _VALUES:
         return type(value), value
     if isinstance(value, Client):
-        return "client", _Very(value.model), _Very(value.task)
+        return "client", value.model.family or _Very(value.model), _Very(value.task)
     if isinstance(value, FunctionType):
         cells = [cell.cell_contents for cell in value.__closure__ or ()]
         names = {name: value.__globals__[name] for name in value.__code__.co_names if name in value.__globals__}

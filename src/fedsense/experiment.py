@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsense.engine.folder import FREE_SETTINGS, RUN_FILE, alone, read_json, refuse_fewer_rounds, write_json
-from fedsense.engine.rounds import HELD_OUT, Engine, Listener
+from fedsense.engine.rounds import HELD_OUT, NEW_CLIENT, Engine, Listener
 from fedsense.errors import RunFailed, UserError
 from fedsense.recipe import Recipe, make_recipe
 from fedsense.result import Result, report_json
@@ -94,7 +94,7 @@ def _engines(
     federation = recipe.federation(seed)
     if recipe.evaluation.summary == "validation" and not any(len(client.val) for client in federation):
         raise UserError(f"summary = \"validation\", but no client of '{federation.name}' has validation data")
-    if recipe.evaluation.summary == "validation" and set(recipe.evaluation.views) & set(HELD_OUT):
+    if recipe.evaluation.summary == "validation" and set(recipe.evaluation.views) & {*HELD_OUT, NEW_CLIENT}:
         raise UserError('people held out have no validation data; leave out summary = "validation", or their view')
     about = {"recipe": recipe.model_dump(mode="json"), "summary": recipe.evaluation.summary}
     built = []

@@ -16,14 +16,14 @@ from torch import Tensor
 from fedsense.errors import UserError, nearest
 from fedsense.recordings import Recordings
 
-Kind = Literal["classification", "counting"]
+Kind = Literal["classification", "counting", "regression"]
 Missing = Literal["refuse", "drop", "zero"]  # what becomes of samples with values that are not finite
 SPLITS = ("train", "val", "test")
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Inputs ``x`` ``[n, ...]`` and labels ``y`` ``[n]`` (class numbers).
+    """Inputs ``x`` ``[n, ...]`` and labels ``y`` ``[n]`` (class numbers; values in a regression).
 
     ``x`` is float32; images may stay bytes, a fourth of the memory, which a model takes as shares of 255.
 
@@ -194,11 +194,17 @@ class Member:
     features: int = 0  # width of its feature space
     speed: float = 1.0  # of its device, relative to the others: the trait "speed", if it is known
     count_flops: Callable[[], int] = field(default=lambda: 0, repr=False)
+    find_latent: Callable[[], int] = field(default=lambda: 0, repr=False)
 
     @property
     def flops(self) -> int:
         """Floating-point operations of one sample's forward pass, counted when first asked for."""
         return self.count_flops()
+
+    @property
+    def latent(self) -> int:
+        """Width of the space its adapter maps to, found when first asked for."""
+        return self.find_latent()
 
 
 @dataclass(frozen=True)
@@ -206,14 +212,22 @@ class Task:
     """What everyone knows: the classes, what kind of question it is, and (once models are built) who takes part."""
 
     classes: tuple[str, ...]
-    kind: Kind = "classification"  # "counting": a class is a count, and being off by one is better than by five
+    # "counting": a class is a count, and being off by one is better than by five. "regression": labels are values, and
+    # the only class is the name of what is measured.
+    kind: Kind = "classification"
     values: tuple[float, ...] = ()  # the number each class stands for, in a counting task
     features: int = 0  # width of the feature space the models share
     members: Mapping[str, Member] = field(default_factory=dict)
+    seed: int = 0  # of the run
 
     def __post_init__(self) -> None:
         if self.values and len(self.values) != len(self.classes):
             raise UserError(f"there are {len(self.classes)} classes, but {len(self.values)} values; give one a class")
+        if self.kind == "regression" and len(self.classes) != 1:
+            raise UserError(
+                f'kind = "regression" predicts one value, but {len(self.classes)} classes are named; name the one '
+                'quantity, as in classes=["speed"]'
+            )
 
     @property
     def counts(self) -> tuple[float, ...]:
@@ -271,12 +285,14 @@ class Federation:
         """A federation from arrays: ``{"anna": {"train": (x, y), "test": (x, y)}, ...}``; ``val`` may be left out.
 
         Labels are class numbers, or names from ``classes``. Arrays of bytes stay so, as images (see :class:`Samples`).
+        With ``kind="regression"`` labels are values of one quantity, ``classes=["speed"]``.
         """
         names = tuple(str(i) for i in range(classes)) if isinstance(classes, int) else tuple(classes)
+        asked = Task(names, **task)
         return Federation(
             name=name,
-            task=Task(names, **task),
-            clients=tuple(_client_from_arrays(str(client_id), splits, names) for client_id, splits in clients.items()),
+            task=asked,
+            clients=tuple(_client_from_arrays(str(client_id), splits, asked) for client_id, splits in clients.items()),
         )
 
     @property
@@ -343,6 +359,8 @@ class Federation:
     def class_counts(self, split: str = "train") -> dict[str, list[int]]:
         """Windows per class of every client."""
         width = len(self.task.classes)
+        if self.task.kind == "regression":
+            return {c.id: [len(c.split(split))] for c in self.clients}
         return {c.id: torch.bincount(c.split(split).y, minlength=width).tolist() for c in self.clients}
 
 
@@ -357,14 +375,14 @@ def _identity(samples: Samples) -> Iterator[Any]:
         yield made.y.contiguous().numpy().data
 
 
-def _client_from_arrays(client_id: str, splits: Mapping[str, tuple[Any, Any]], classes: tuple[str, ...]) -> ClientData:
+def _client_from_arrays(client_id: str, splits: Mapping[str, tuple[Any, Any]], task: Task) -> ClientData:
     if unknown := set(splits) - set(SPLITS):
         name = sorted(unknown)[0]
         raise UserError(f"client '{client_id}' has a split '{name}'; {nearest(name, SPLITS)}")
     if "train" not in splits:
         raise UserError(f"client '{client_id}' has no 'train' split; give it {{'train': (x, y), 'test': (x, y)}}")
     made = {
-        name: Samples(_floats(x, f"client '{client_id}', {name}"), _labels(y, classes, f"client '{client_id}', {name}"))
+        name: Samples(_floats(x, f"client '{client_id}', {name}"), _labels(y, task, f"client '{client_id}', {name}"))
         for name, (x, y) in splits.items()
     }
     for name, samples in made.items():
@@ -385,9 +403,13 @@ def _floats(x: Any, where: str) -> Tensor:
     return tensor if tensor.dtype in (torch.float32, torch.uint8) else tensor.to(torch.float32)
 
 
-def _labels(y: Any, classes: tuple[str, ...], where: str) -> Tensor:
-    """Class numbers, from numbers or names."""
-    array = np.asarray(y.cpu() if isinstance(y, Tensor) else y)
+def _labels(y: Any, task: Task, where: str) -> Tensor:
+    """Class numbers, from numbers or names; values in a regression."""
+    array, classes = np.asarray(y.cpu() if isinstance(y, Tensor) else y), task.classes
+    if task.kind == "regression":
+        if array.dtype.kind not in "fiub":
+            raise UserError(f"{where}: y must be numbers, the values of '{classes[0]}'")
+        return torch.from_numpy(np.ascontiguousarray(array).astype(np.float32))
     if array.dtype.kind in "USO":
         numbers = {name: number for number, name in enumerate(classes)}
         unknown = next((str(label) for label in array.ravel() if str(label) not in numbers), None)
@@ -408,6 +430,10 @@ def _checked(client: ClientData, task: Task, missing: Missing) -> ClientData:
                 f"client '{client.id}': {name} samples have shape {list(samples.x.shape[1:])}, "
                 f"train samples {list(client.input_shape)}; cut them to one shape"
             )
+        if task.kind == "regression":
+            if samples.y.dtype != torch.float32 or not _finite(samples.y):
+                raise UserError(f"client '{client.id}': {name} holds values of '{task.classes[0]}' that are not finite")
+            continue
         if len(samples) and not (int(samples.y.min()) >= 0 and int(samples.y.max()) < len(task.classes)):
             wrong = int(samples.y.min()) if int(samples.y.min()) < 0 else int(samples.y.max())
             raise UserError(

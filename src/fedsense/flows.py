@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from fedsense.bundle import Bundle, Params
 from fedsense.client import Client, NotAlike
@@ -21,6 +22,7 @@ from fedsense.optim import Stepper, Transform
 from fedsense.work import Schedule
 
 Loss = Callable[[Params, Batch], Tensor]
+WIDTHS = 32  # inputs are filled up to a multiple of it, so that few widths occur, and tapes serve again
 LOOKED_UP = 1 << 20  # bytes of minibatches that are put together at once: what stays in the processor's cache
 FEATURES = "features of the parts that rest"  # among the rows beside a batch
 
@@ -142,6 +144,7 @@ class Together:
     """Several clients, those with the most steps first: the ones that still train are always the first so many.
 
     Everything is stacked ``[clients, ...]``. Minibatches of different sizes are filled up, and ``batch.mask`` says so.
+    Inputs of different widths are filled up with zeros, and the weights that meet them, too (see ``Model.family``).
     """
 
     def __init__(self, asked: Sequence[Fit]) -> None:
@@ -150,8 +153,11 @@ class Together:
         self.order = sorted(range(len(asked)), key=lambda i: -len(tables[i]))
         self.asked, self.steps = [asked[i] for i in self.order], [tables[i] for i in self.order]
         self.first = self.asked[0]
-        self.device = self.first.client.device
-        self.own = {name: _ordered_as_gradient(t) for name, t in _stacked([fit.params for fit in self.asked]).items()}
+        self.device, self.widens = self.first.client.device, self.first.client.model.widens
+        widths = {fit.client.train.x.shape[1:].numel() for fit in self.asked} if self.widens else set()
+        self.width = -(-max(widths) // WIDTHS) * WIDTHS if len(widths) > 1 else 0  # 0: nothing is filled up
+        params = _stacked([self._wide(fit.params) for fit in self.asked])
+        self.own = {name: _ordered_as_gradient(t) for name, t in params.items()}
         if self.first.memory:
             self.all_memory = self._each([fit.memory or {} for fit in self.asked])
         else:  # zeros and counts, alike for everybody
@@ -171,9 +177,29 @@ class Together:
     def _each(self, bundles: Sequence[Bundle]) -> Bundle:
         """Stacked, what belongs to a parameter in its order of memory."""
         return {
-            slot: {n: _copy(t, self.own.get(n)) for n, t in _stacked([b[slot] for b in bundles]).items()}
+            slot: {n: _copy(t, self.own.get(n)) for n, t in _stacked([self._wide(b[slot]) for b in bundles]).items()}
             for slot in bundles[0]
         }
+
+    def _wide(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """With the weight that meets the input as wide as the widest client's."""
+        if not self.width or self.widens not in tensors:
+            return tensors
+        weight = tensors[self.widens]
+        return {**tensors, self.widens: F.pad(weight.detach(), (0, self.width - weight.shape[1]))}
+
+    def _narrow(self, name: str, tensor: Tensor, place: int) -> Tensor:
+        """A client's own part of what was filled up."""
+        if not self.width or name != self.widens:
+            return tensor
+        return tensor[:, : self.asked[place].client.train.x.shape[1:].numel()]
+
+    def _rows(self, fit: Fit) -> dict[str, Tensor]:
+        rows = fit.rows()
+        if self.width:
+            x = rows["x"].flatten(1)
+            rows["x"] = F.pad(x, (0, self.width - x.shape[1]))
+        return rows
 
     def _take(self, active: int) -> None:
         """Views of the first so many clients; what is written into them is written into the whole."""
@@ -188,7 +214,7 @@ class Together:
     def __iter__(self) -> Iterator[Batch]:
         if not len(self.steps[0]):
             return
-        each = [fit.rows() for fit in self.asked]
+        each = [self._rows(fit) for fit in self.asked]
         pool = {name: torch.cat([rows[name] for rows in each]) for name in each[0]}
         if self.first.sees_the_same:
             pool[FEATURES] = self._features(pool["x"])
@@ -285,14 +311,17 @@ class Together:
             losses[:many] += torch.stack(list(values)).sum(0)
         sums, found = losses.tolist(), {}
         for place, number in enumerate(self.order):
-            params = {name: _own_copy(t[place].detach()) for name, t in self.own.items()}
+            params = {name: _own_copy(self._narrow(name, t[place].detach(), place)) for name, t in self.own.items()}
             steps = len(self.steps[place])
             loss = sums[place] / steps if steps else float("nan")
             found[number] = Fitted(params, partial(self._memory, place), loss, steps)
         return [found[number] for number in range(len(found))]
 
     def _memory(self, place: int) -> Bundle:
-        return {s: {n: _own_copy(t[place]) for n, t in values.items()} for s, values in self.all_memory.items()}
+        return {
+            slot: {name: _own_copy(self._narrow(name, t[place], place)) for name, t in values.items()}
+            for slot, values in self.all_memory.items()
+        }
 
 
 def _ordered_as_gradient(stack: Tensor) -> Tensor:

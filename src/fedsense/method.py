@@ -8,6 +8,8 @@
 | ``broadcast(server, client_id)`` | server | what goes down to this client |
 | ``init_client(client, params, down, work)`` | client | its first state, from the first broadcast |
 | ``local_update(client, state, down, work)`` | client | a Reply |
+| ``finish(client, state, down, work)`` | client | a Reply, after the last round, if a run is asked to finish |
+| ``join(client, down, work)`` | client | a Reply, of a client that comes after the last round |
 | ``aggregate(server, uploads)`` | server | the new server Bundle; uploads come by client id, in sorted order |
 | ``personalise(client, state, down, work)`` | client | the parameters of its personal model |
 | ``predict(client, personal, x)`` | client | logits |
@@ -105,6 +107,11 @@ class Method:
                 left_out = ", or left out" if type(self).__dataclass_fields__[name].default is None else ""
                 raise UserError(f"{self.name}: {name} is {value}; it must be positive{left_out}", about=name)
 
+    @property
+    def prepares(self) -> bool:
+        """Whether ``init_client`` is real work; then it is done for everyone before round one, and kept."""
+        return False
+
     def requires(self, task: Task) -> None:
         """Raise a UserError, naming clients and remedy, if the method cannot serve this federation."""
 
@@ -123,6 +130,15 @@ class Method:
 
     def local_update(self, client: Client, state: Bundle, down: Bundle, work: Work) -> Reply:
         raise NotImplementedError
+
+    def finish(self, client: Client, state: Bundle, down: Bundle, work: Work) -> Reply:
+        """A last local round, for the client itself: what it would upload is not sent."""
+        return self.local_update(client, state, down, work)
+
+    def join(self, client: Client, down: Bundle, work: Work) -> Reply:
+        """A client that was not there gets what the others learned, and learns what is its own."""
+        state = self.init_client(client, client.initial, down, work)
+        return self.finish(client, state, down, work)
 
     def aggregate(self, server: Bundle, uploads: Mapping[str, Bundle]) -> Bundle:
         raise NotImplementedError
@@ -168,8 +184,18 @@ def share_one_model(method: Method, task: Task, parts: tuple[str, ...] = PARTS) 
                     f"{method.name} shares '{name}', but client '{first.id}' ({first.architecture}) has "
                     f"{_shape(first.shapes, name)} and client '{other.id}' ({other.architecture}) "
                     f"{_shape(other.shapes, name)}; give all clients the same model and input shape, or use a method "
-                    "that keeps models apart (fedapa, local)"
+                    "for clients that differ: flic or hetfedrep with a model that has an adapter, such as sensor-cnn; "
+                    "fedhenn, fedapa, local (docs/how-to/mixed-sensors.md)"
                 )
+
+
+def needs_classes(method: Method, task: Task) -> None:
+    """For ``requires``: labels must be classes."""
+    if task.kind == "regression":
+        raise UserError(
+            f"{method.name} works with classes, but labels of this federation are values (kind = regression); use a "
+            "method that does not (local, fedavg, fedrep, hetfedrep, flic), or make classes of the values"
+        )
 
 
 def _shape(shapes: Mapping[str, tuple[int, ...]], name: str) -> str:

@@ -9,9 +9,18 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_validator,
+    model_serializer,
+)
 
-from fedsense.data import find_dataset, load
+from fedsense.data import find_dataset, load, merge
+from fedsense.data.merging import Classes, check_classes, check_label
 from fedsense.engine.executors import Kind
 from fedsense.engine.rounds import VIEWS, Settings
 from fedsense.engine.store import DEFAULT_MB
@@ -23,6 +32,9 @@ from fedsense.methods import find_method
 from fedsense.models import MODELS, check_options
 from fedsense.models.spec import ModelSpec
 from fedsense.options import checked, explain, options_of
+
+# what a [[data]] table may say besides its dataset's options
+OF_A_TABLE: dict[str, Any] = {"missing": Missing, "label": str, "rename": dict[str, str]}
 
 
 class Table(BaseModel):
@@ -73,7 +85,9 @@ class Recipe(Table):
     workers: int | None = Field(None, ge=1, strict=True)
     device: str = "auto"
     state_memory: int = Field(DEFAULT_MB, ge=0, strict=True)  # MB
-    data: dict[str, Any]
+    finish: bool = Field(False, strict=True)  # after the last round everyone trains once more, for itself
+    classes: Any = None  # of several [[data]]: "common", "all" or a list
+    data: Any  # [data], a table; or [[data]], a tuple of them
     model: dict[str, Any]
     evaluation: Evaluation = Evaluation()
     training: Training = Training()
@@ -85,6 +99,38 @@ class Recipe(Table):
         if len(set(value)) < len(value):
             raise UserError(f"seeds {list(value)} name one twice; the same seed gives the same run")
         return value
+
+    @field_validator("data")
+    @classmethod
+    def _tables(cls, value: Any) -> dict[str, Any] | tuple[dict[str, Any], ...]:
+        if isinstance(value, Mapping):
+            return dict(value)
+        if not isinstance(value, list | tuple):
+            raise UserError(f"'data' is {value!r}; expected a table")
+        if not value:
+            raise UserError("'data' is empty; name at least one")
+        for number, table in enumerate(value):
+            if not isinstance(table, Mapping):
+                raise UserError(f"'data.{number}' is {table!r}; expected a table")
+        return tuple(map(dict, value))
+
+    @field_validator("classes")
+    @classmethod
+    def _choice(cls, value: Any) -> Classes | None:
+        return None if value is None else check_classes(value)
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_not_asked(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """One [data] has no choice of classes, and its resolved recipe does not speak of it."""
+        written: dict[str, Any] = write(self)
+        if self.classes is None:
+            written.pop("classes", None)
+        return written
+
+    @property
+    def several(self) -> dict[str, dict[str, Any]]:
+        """Label → table of [[data]]; none if there is one [data]."""
+        return {} if isinstance(self.data, dict) else {_label(table): table for table in self.data}
 
     def methods(self) -> dict[str, Method]:
         """Label → method, in the recipe's order."""
@@ -120,12 +166,30 @@ class Recipe(Table):
             workers=self.workers,
             device=self.device,
             state_memory=self.state_memory,
+            finish=self.finish,
         )
 
     def federation(self, seed: int) -> Federation:
         """The data, drawn with the run's seed unless the recipe fixes one of its own."""
-        options = {key.replace("-", "_"): value for key, value in self.data.items() if key != "name"}
-        return load(self.data["name"], default_seed=seed, **options)
+        parts = {label: load(**options) for label, options in self.data_options(seed).items()}
+        if self.several:
+            return merge(list(parts.values()), self.classes, self.renamed, list(parts))
+        (federation,) = parts.values()
+        return federation
+
+    def data_options(self, seed: int) -> dict[str, dict[str, Any]]:
+        """Label → what ``load`` takes, of every data table; ``seed`` where a dataset draws and the table has none."""
+        options = {}
+        for label, table in (self.several or {"": self.data}).items():
+            options[label] = {k.replace("-", "_"): v for k, v in table.items() if k not in ("label", "rename")}
+            if "seed" in find_dataset(table["name"]).defaults():
+                options[label].setdefault("seed", seed)
+        return options
+
+    @property
+    def renamed(self) -> dict[str, dict[str, str]]:
+        """Label → a dataset's class → its common name."""
+        return {label: table.get("rename", {}) for label, table in self.several.items()}
 
     def model_spec(self) -> ModelSpec:
         options = {key.replace("-", "_"): value for key, value in self.model.items() if key != "name"}
@@ -136,6 +200,10 @@ class Recipe(Table):
                 raise UserError(f"there is no model '{name}'; {nearest(name, MODELS)}", about=name)
             check_options(name, options)
         return ModelSpec(spec.names, options)
+
+
+def _label(table: Mapping[str, Any]) -> str:
+    return str(table.get("label", table.get("name")))
 
 
 def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -171,7 +239,10 @@ def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 def make_recipe(raw: Mapping[str, Any], where: str = "recipe", text: str = "") -> Recipe:
     """A recipe from plain tables, every mistake explained."""
     try:
-        recipe = Recipe.model_validate(_normal(raw))
+        tables = _normal(raw)
+        if isinstance(tables.get("data"), list | tuple):
+            tables.setdefault("classes", "common")
+        recipe = Recipe.model_validate(tables)
         _check_names(recipe)
         recipe.methods()
         recipe.settings(0)
@@ -179,7 +250,16 @@ def make_recipe(raw: Mapping[str, Any], where: str = "recipe", text: str = "") -
     except ValidationError as error:
         raise UserError("\n".join(_explain(e, where, text) for e in error.errors())) from error
     except UserError as error:
-        raise UserError(f"{where}{_line(text, error.about)}: {error}", error.about) from error
+        within = error.within if isinstance(error, _InData) else None
+        raise UserError(f"{where}{_line(text, error.about, within)}: {error}", error.about) from error
+
+
+class _InData(UserError):
+    """A mistake in one of several [[data]] tables, the one of this number."""
+
+    def __init__(self, message: str, about: str, within: int) -> None:
+        super().__init__(message, about)
+        self.within = within
 
 
 def builtin_recipes() -> dict[str, str]:
@@ -195,18 +275,62 @@ def builtin_recipes() -> dict[str, str]:
 
 
 def _check_names(recipe: Recipe) -> None:
-    for table in ("data", "model"):
-        name = getattr(recipe, table).get("name")
-        if name is None:
-            raise UserError(f"[{table}] needs a name")
-        several = table == "model" and isinstance(name, list) and all(isinstance(n, str) for n in name)
-        if not isinstance(name, str) and not several:
-            raise UserError(f"{table}.name is {name!r}; it must be text in quotes", about="name")
-    dataset = find_dataset(recipe.data["name"])
-    options = {key: value for key, value in recipe.data.items() if key != "name"}
-    checked("data", {key: options.pop(key) for key in ("missing",) if key in options}, {"missing": Missing})
-    dataset.parse(options)
+    if isinstance(recipe.data, dict):
+        _check_single(recipe)
+    else:
+        for number, table in enumerate(recipe.data):
+            try:
+                _check_table(table, f"data.{number}", OF_A_TABLE)
+                check_label(_label(table))
+            except UserError as error:
+                raise _InData(str(error), error.about, number) from error
+        _refuse_one_label_twice(recipe.data)
+    name = _name_of("model", recipe.model)
+    several = isinstance(name, list) and all(isinstance(n, str) for n in name)
+    if not isinstance(name, str) and not several:
+        raise UserError(f"model.name is {name!r}; it must be text in quotes", about="name")
     recipe.model_spec()
+
+
+def _check_single(recipe: Recipe) -> None:
+    for key in ("label", "rename"):
+        if key in recipe.data:
+            raise UserError(f"{key} is for several data tables; write each as [[data]]", about=key)
+    if recipe.classes is not None:
+        raise UserError(
+            "classes chooses among those of several [[data]] tables; of one, say it in [data]: classes = […]",
+            about="classes",
+        )
+    _check_table(recipe.data, "data", {"missing": Missing})
+
+
+def _check_table(table: Mapping[str, Any], where: str, besides: Mapping[str, Any]) -> None:
+    """The dataset there is, its options, and what a table may say ``besides``."""
+    name = _name_of("data", table, where)
+    if not isinstance(name, str):
+        raise UserError(f"{where}.name is {name!r}; it must be text in quotes", about="name")
+    dataset = find_dataset(name)
+    options = {key: value for key, value in table.items() if key != "name"}
+    checked("data", {key: options.pop(key) for key in besides if key in options}, besides)
+    dataset.parse(options)
+
+
+def _name_of(what: str, table: Mapping[str, Any], where: str = "") -> Any:
+    if table.get("name") is None:
+        raise UserError(f"[{where or what}] needs a name")
+    return table["name"]
+
+
+def _refuse_one_label_twice(tables: Sequence[Mapping[str, Any]]) -> None:
+    seen: set[str] = set()
+    for number, table in enumerate(tables):
+        if _label(table) in seen:
+            raise _InData(
+                f"two [[data]] tables are called '{_label(table)}'; give each a label of its own: label = \"…\"",
+                "label" if "label" in table else str(table["name"]),
+                number,
+            )
+        seen.add(_label(table))
 
 
 def _normal(raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -218,16 +342,16 @@ def _normal(raw: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("data", "model"):
         if isinstance(tables.get(name), str):
             tables[name] = {"name": tables[name]}
-    methods = tables.get("method")
-    if isinstance(methods, str | Mapping):
-        methods = [methods]
-    if isinstance(methods, list):
-        tables["method"] = [{"name": method} if isinstance(method, str) else method for method in methods]
+    if isinstance(tables.get("method"), str | Mapping):
+        tables["method"] = [tables["method"]]
+    for name in ("data", "method"):
+        if isinstance(tables.get(name), list):
+            tables[name] = [{"name": entry} if isinstance(entry, str) else entry for entry in tables[name]]
     return tables
 
 
 def override(raw: dict[str, Any], setting: str) -> None:
-    """Put ``a.b=c`` into the tables. A method is found by its name or label, or by its number from 0."""
+    """Put ``a.b=c`` into the tables. A method, or a data table, is found by its name or label, or by its number."""
     path, equals, text = setting.partition("=")
     keys = path.strip().split(".")
     if not equals or not all(keys):
@@ -239,23 +363,34 @@ def override(raw: dict[str, Any], setting: str) -> None:
     place: Any = raw
     for depth, key in enumerate(keys[:-1]):
         if isinstance(place, list):
-            place = _entry(place, key, setting)
+            place = place[_entry(place, key, setting, keys[:depth])]
         else:
             place = place.setdefault(key, {})
         if not isinstance(place, dict | list):
             raise UserError(f"--set {setting}: '{'.'.join(keys[: depth + 1])}' is a value, not a table")
     if isinstance(place, list):
-        place[place.index(_entry(place, keys[-1], setting))] = value
+        place[_entry(place, keys[-1], setting, keys[:-1])] = value
     else:
         place[keys[-1]] = value
 
 
-def _entry(tables: list[Any], key: str, override: str) -> Any:
-    for i, table in enumerate(tables):
-        if key in (str(i), table.get("label"), table.get("name")):
-            return table
-    names = [str(t.get("label", t.get("name"))) for t in tables]
-    raise UserError(f"--set {override}: the recipe has no method '{key}'; {nearest(key, names)}")
+def _entry(tables: list[Any], key: str, setting: str, path: Sequence[str]) -> int:
+    """Which of the tables is meant: by number, label or name."""
+    names = [[str(t[k]) for k in ("label", "name") if k in t] if isinstance(t, dict) else [] for t in tables]
+    found = [i for i, known in enumerate(names) if key in (str(i), *known)]
+    what = path[-1]
+    if what == "data" and len(found) > 1:
+        ways = ", ".join(f"data.{i}" for i in found)
+        raise UserError(f"--set {setting}: several data tables are '{key}'; say which by its label or number: {ways}")
+    if found:
+        return found[0]
+    shown = [known[0] if known else str(i) for i, known in enumerate(names)]
+    if what == "data":
+        raise UserError(
+            f"--set {setting}: the recipe has {len(tables)} data tables, and none is '{key}'; "
+            f"say which by its label or number, such as data.{shown[0]}.root=…; labels: {', '.join(shown)}"
+        )
+    raise UserError(f"--set {setting}: the recipe has no {what} '{key}'; {nearest(key, shown)}")
 
 
 def _explain(error: Mapping[str, Any], where: str, text: str) -> str:
@@ -283,11 +418,26 @@ _EXAMPLES = {
 }
 
 
-def _line(text: str, word: str) -> str:
-    """Where in the file: the line that has the word as a key, or else as a value."""
+def _line(text: str, word: str, within: int | None = None) -> str:
+    """Where in the file: the line that has the word as a key, or else as a value.
+
+    ``within`` is the number of the [[data]] table to look in, if the file has it.
+    """
     key = re.escape(word).replace("_", "[-_]")
+    lines = text.splitlines() if word else []
+    places = range(len(lines)) if within is None else _data_table(lines, within)
     for pattern in (rf"^\s*\[?{key}\]?\s*$", rf"^\s*\"?{key}\"?\s*=", rf"=.*[\"']{key}[\"']", rf"\b{key}\b\s*="):
-        for number, line in enumerate(text.splitlines() if word else (), 1):
-            if re.search(pattern, line):
-                return f", line {number}"
+        for number in places:
+            if re.search(pattern, lines[number]):
+                return f", line {number + 1}"
     return ""
+
+
+def _data_table(lines: Sequence[str], number: int) -> range:
+    """The lines of the [[data]] table of this number; all lines, if tables are written in another way."""
+    starts = [i for i, line in enumerate(lines) if re.match(r"\s*\[", line)]
+    mine = [i for i in starts if re.match(r"\s*\[\[\s*data\s*\]\]", lines[i])]
+    if number >= len(mine):
+        return range(len(lines))
+    after = [i for i in starts if i > mine[number] and not re.match(r"\s*\[+\s*data\.", lines[i])]
+    return range(mine[number], min(after, default=len(lines)))

@@ -61,7 +61,8 @@ class Recorder:
         """The first step of a size: from a tape of an earlier training, or recorded, or neither."""
         size, inputs = batch.mask.shape, self._inputs(batch)
         shapes = tuple([tuple([(t.shape, t.stride(), t.dtype) for t in kind]) for kind in inputs])
-        key = (self.loss, self.asked.client.model, self.asked.parts, tuple(self.flow.now), shapes)
+        model = self.asked.client.model
+        key = (self.loss, model.family or model, self.asked.parts, tuple(self.flow.now), shapes)
         known = None if self.loss is None else self._tapes.get(key)
         if known is not None:
             self._tapes.move_to_end(key)

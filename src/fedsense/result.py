@@ -138,7 +138,7 @@ class Result:
     @property
     def done(self) -> int:
         """Rounds done so far."""
-        return self.ledger[-1]["round"] if self.ledger else 0
+        return min(self.ledger[-1]["round"], self.rounds) if self.ledger else 0  # the last line may be of finishing
 
     def rows(self, selection: str | None = None) -> list[Row]:
         sizes = {"everyone": 1} | self.test_sizes | self.held_out_sizes  # all people held out, pooled, are one row

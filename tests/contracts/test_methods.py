@@ -78,7 +78,7 @@ def test_resumed_equals_uninterrupted_to_the_bit(name, moment, tmp_path, monkeyp
     resumed = run(quick(name), folder=tmp_path / "cut", **settings)
     same_bits(whole, resumed)
     assert (tmp_path / "whole" / "scores.jsonl").read_bytes() == (tmp_path / "cut" / "scores.jsonl").read_bytes()
-    assert [line["round"] for line in resumed.record.ledger] == [1, 2, 3, 4, 5]
+    assert [line["round"] for line in resumed.record.ledger if line["round"]] == [1, 2, 3, 4, 5]
 
 
 @each_method
@@ -119,7 +119,7 @@ def test_local_updates_are_pure(name):
 def test_what_the_ledger_says_is_what_is_serialised(name):
     site = Site(blobs(), quick(name), NET, seed=0)
     engine = run(quick(name), rounds=1)
-    for who, entry in engine.record.ledger[0]["clients"].items():
+    for who, entry in engine.record.ledger[-1]["clients"].items():
         down = site.method.broadcast(site.first_server, who)
         answer = next(Serial(site).run([Call("update", (who,), 1, {"down": down})]))[1]
         assert sum(entry["down"].values()) == len(to_bytes(down))

@@ -74,3 +74,14 @@ def test_mistakes_are_named(tmp_path, rows, message):
     with pytest.raises(UserError) as error:
         load("sp-sw-har", root=small(tmp_path, rows))
     assert str(error.value).endswith(message)
+
+
+def test_one_of_the_devices(tmp_path):
+    rows = "".join(f"1,2,3,4,5,6,{10 * i},{'TURNING' if i < 200 else 'WALKING'}\n" for i in range(400))
+    root = small(tmp_path, rows)
+    (tmp_path / "DATA" / "s03" / "s03_02_sp.csv").write_text(HEADER + rows)
+    assert load("sp-sw-har", root=root).ids == ["s03-phone", "s03-watch"]
+    assert load("sp-sw-har", root=root, device="phone").ids == ["s03-phone"]
+    assert load("sp-sw-har", root=root, device="watch").ids == ["s03-watch"]
+    with pytest.raises(UserError, match="'device' is 'tablet'; expected 'phone', 'watch' or 'both'"):
+        load("sp-sw-har", root=root, device="tablet")

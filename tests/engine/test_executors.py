@@ -58,17 +58,26 @@ def together(engine):
     return max(entry.get("together", 1) for line in engine.record.ledger for entry in line["clients"].values())
 
 
-@pytest.mark.parametrize("net", [plain_net, dropout_net, small_net])
-@pytest.mark.parametrize("name", FEDERATED)
+@pytest.mark.parametrize(
+    ("name", "net"),
+    [
+        (name, net)
+        for name in FEDERATED
+        for net in (plain_net, dropout_net, small_net)
+        if name != "flic" or net is small_net  # it needs an adapter, which the others have not
+    ],
+)
 def test_side_by_side_gives_the_same_numbers_but_for_rounding(name, net):
     """One round of a network with BatchNorm, which makes much of small differences; three of the others."""
     settings = {"rounds": 1 if net is small_net else 3, "model": ModelSpec.of(net)}
-    method = quick(name, epochs=3, clip=1.0)
+    method = quick(name, epochs=3, clip=1.0, optimiser="sgd")  # Adam makes whole steps of what rounding leaves of zero
     one_by_one = run(method, uneven(), executor="serial", **settings)
     side_by_side = run(method, uneven(), executor="cohort", **settings)
     assert together(side_by_side) >= 2, side_by_side.site._company.refused
     assert furthest(one_by_one, side_by_side) < (1e-4 if net is small_net else 3e-6)
     for line, other in zip(one_by_one.record.ledger, side_by_side.record.ledger, strict=True):
+        if not line["round"]:  # nothing but getting ready
+            continue
         for client, entry in line["clients"].items():
             assert entry["metrics"]["loss"] == pytest.approx(other["clients"][client]["metrics"]["loss"], rel=1e-3)
 

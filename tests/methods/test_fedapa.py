@@ -202,7 +202,7 @@ def test_different_architectures_learn_side_by_side():
     assert engine.server["personal"]["mean"].shape == (3, 4, 256)
     scores = engine.record.scores[-1]["scores"]["personal"]["test"]["accuracy"]
     assert min(scores.values()) > 0.5, scores
-    with pytest.raises(UserError, match=r"fedavg shares .* keeps models apart \(fedapa, local\)"):
+    with pytest.raises(UserError, match=r"fedavg shares .* for clients that differ: .* fedapa, local \(docs"):
         run(METHODS["fedavg"](), images(), model=sizes)
 
 

@@ -21,7 +21,9 @@ SMALL = {  # a small input of each model
     "convnet4-large": (1, 72, 40),
     "flic-mlp": (7,),
     "flic-cnn": (1, 16, 16),
+    "sensor-cnn": (3, 33),
 }
+WITH_ADAPTER = ("flic-mlp", "flic-cnn", "sensor-cnn")
 
 
 def samples(count: int, *shape: int, seed: int = 0) -> Tensor:
@@ -45,6 +47,8 @@ def batch_of(x: Tensor, noise: int = 0, parts: tuple[str, ...] = ("adapter", "en
         ("flic-mlp", (30,), 20, {"shared": 100}, 18_824),
         ("flic-cnn", (1, 28, 28), 10, {}, 38_046),
         ("flic-cnn", (16, 16), 10, {}, 18_846),
+        ("sensor-cnn", (6, 128), 6, {}, 40_486),
+        ("sensor-cnn", (3, 40), 6, {"shared": 100}, 46_722),
     ],
 )
 def test_parameter_counts(name: str, shape: tuple[int, ...], classes: int, options: dict[str, int], count: int) -> None:
@@ -56,6 +60,8 @@ def test_parameter_counts(name: str, shape: tuple[int, ...], classes: int, optio
       65,792; 256·6+6 = 1,542.
     - flic-mlp: 30·64+64 = 1,984; 2 · (64·64+64) = 8,320; Class 64·20+20 = 1,300; HL 64·100+100 = 6,500 and 2,020.
     - flic-cnn: 832 + 16,020; 320·64+64 = 20,544 (MNIST) or 20·64+64 = 1,344 (USPS); 64·10+10 = 650.
+    - sensor-cnn: 6·32·5+32 = 992 (3·32·5+32 = 512 of three channels); 32·64·5+64 = 10,304; 64·64·5+64 = 20,544;
+      128·64+64 = 8,256; 64·6+6 = 390, or with a shared layer 64·100+100 = 6,500 and 100·6+6 = 606.
     """
     assert build_model(name, shape, classes, **options).parameter_count == count
 
@@ -73,18 +79,18 @@ def test_paper_parameters_need_no_random_numbers(name: str) -> None:
 def test_shapes_and_parts(name: str) -> None:
     model = build_model(name, SMALL[name], 5)
     params = model.init(0)
-    logits, features = model.infer(params, samples(3, *SMALL[name]))
+    logits, features, _ = model.infer(params, samples(3, *SMALL[name]))
     assert logits.shape == (3, 5)
     assert features.shape == (3, model.features)
     assert model.architecture == name
     assert {key: tuple(tensor.shape) for key, tensor in params.items()} == model.shapes
-    # Only FLIC has an adapter, and FLIC-Class has no encoder.
-    expected = {"adapter", "head"} if name.startswith("flic") else {"encoder", "head"}
+    # Who has an adapter has no encoder, unless a shared layer is asked for (FLIC-HL).
+    expected = {"adapter", "head"} if name in WITH_ADAPTER else {"encoder", "head"}
     assert {key.split(".")[0] for key in params} == expected
     assert all(tensor.dtype == torch.float32 for tensor in params.values())
 
 
-@pytest.mark.parametrize("name", ["flic-mlp", "flic-cnn"])
+@pytest.mark.parametrize("name", WITH_ADAPTER)
 def test_shared_layer_is_the_encoder(name: str) -> None:
     model = build_model(name, SMALL[name], 5, shared=100)
     assert model.features == 100
@@ -97,7 +103,7 @@ def test_shared_layer_is_the_encoder(name: str) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_width_options_reach_the_features(name: str) -> None:
-    option = "latent" if name.startswith("flic") else "width"
+    option = "latent" if name in WITH_ADAPTER else "width"
     model = build_model(name, SMALL[name], 4, **{option: 48})
     assert model.features == 48
     assert model.infer(model.init(0), samples(2, *SMALL[name])).features.shape == (2, 48)
@@ -122,14 +128,14 @@ def test_protohar_forward(channels: int, pools: tuple[int, int]) -> None:
     params = model.init(0)
     x = samples(3, channels, 50)
     expected = protohar_by_hand(list(params.values()), x, pools)
-    torch.testing.assert_close(tuple(model.infer(params, x)), expected)
+    torch.testing.assert_close(model.infer(params, x)[:2], expected)
 
 
 def test_protohar_as_the_authors_for_three_channels() -> None:
     model = build_model("protohar-cnn", (3, 151), 4, channel_pool=1)  # UniMiB SHAR: 151 steps
     params = model.init(0)
     x = samples(2, 3, 151)
-    torch.testing.assert_close(tuple(model.infer(params, x)), protohar_by_hand(list(params.values()), x, (1, 1)))
+    torch.testing.assert_close(model.infer(params, x)[:2], protohar_by_hand(list(params.values()), x, (1, 1)))
 
 
 @settings(max_examples=25, deadline=None)
@@ -149,7 +155,7 @@ def test_coad_forward() -> None:
         z = F.conv1d(z, p[layer], p[layer + 1]).relu()
     z = z.max(dim=2).values
     z = (z @ p[6].T + p[7]).relu() @ p[8].T + p[9]
-    torch.testing.assert_close(tuple(model.infer(params, x)), (z @ p[10].T + p[11], z))
+    torch.testing.assert_close(model.infer(params, x)[:2], (z @ p[10].T + p[11], z))
     assert (z < 0).any()  # the projection ends without ReLU
 
 
@@ -193,7 +199,7 @@ def test_convnet4_forward(name: str, blocks: int, mix: bool) -> None:
     rest = p[5 * blocks :]
     if mix:
         z = z @ rest.pop(0)[..., 0, 0].T + rest.pop(0)
-    torch.testing.assert_close(tuple(model.infer(params, x)), (z @ rest[0].T + rest[1], z))
+    torch.testing.assert_close(model.infer(params, x)[:2], (z @ rest[0].T + rest[1], z))
 
 
 @pytest.mark.parametrize(("leaky", "dropout"), [(False, 0.0), (True, 0.5)])
@@ -208,7 +214,7 @@ def test_flic_mlp_forward(leaky: bool, dropout: float) -> None:
         z = F.leaky_relu(z @ p[layer].T + p[layer + 1], slope)
     z = z @ p[4].T + p[5]
     z = F.leaky_relu(z @ p[6].T + p[7], 0.01)
-    torch.testing.assert_close(tuple(model.infer(params, x)), (z @ p[8].T + p[9], z))
+    torch.testing.assert_close(model.infer(params, x)[:2], (z @ p[8].T + p[9], z))
 
 
 @pytest.mark.parametrize("shape", [(28, 28), (1, 28, 28), (16, 16), (17, 30), (3, 20, 18)])
@@ -221,7 +227,29 @@ def test_flic_cnn_forward(shape: tuple[int, ...]) -> None:
     z = F.max_pool2d(F.conv2d(z, p[0], p[1]), 2).sigmoid()
     z = F.max_pool2d(F.conv2d(z, p[2], p[3]), 2).sigmoid()
     z = z.flatten(1) @ p[4].T + p[5]
-    torch.testing.assert_close(tuple(model.infer(params, x)), (z @ p[6].T + p[7], z))
+    torch.testing.assert_close(model.infer(params, x)[:2], (z @ p[6].T + p[7], z))
+
+
+@pytest.mark.parametrize(("channels", "steps"), [(1, 16), (3, 20), (6, 128), (22, 250), (8, 101)])
+def test_sensor_cnn_forward(channels: int, steps: int) -> None:
+    model = build_model("sensor-cnn", (channels, steps), 4, width=6, shared=10, dropout=0.5)
+    params = model.init(0)
+    x = samples(3, channels, steps)
+    p = list(params.values())
+    z = F.max_pool1d(F.conv1d(x, p[0], p[1], padding=2).relu(), 2)
+    z = F.max_pool1d(F.conv1d(z, p[2], p[3], padding=2).relu(), 2)
+    z = F.conv1d(z, p[4], p[5], padding=2).relu()
+    z = torch.cat([z.mean(2), z.max(2).values], 1) @ p[6].T + p[7]
+    z = F.leaky_relu(z @ p[8].T + p[9], 0.01)
+    torch.testing.assert_close(model.infer(params, x)[:2], (z @ p[10].T + p[11], z))
+
+
+def test_sensor_cnns_of_different_sensors_differ_in_what_they_read_only() -> None:
+    """All but the first convolution has the same shape, and what clients may share starts alike."""
+    phone, cap = (build_model("sensor-cnn", shape, 4, shared=10) for shape in ((6, 128), (22, 50)))
+    assert {name for name in phone.shapes if phone.shapes[name] != cap.shapes[name]} == {"adapter.0.weight"}
+    values, others = phone.init(3), cap.init(3)
+    assert all(torch.equal(values[name], others[name]) for name in values if not name.startswith("adapter."))
 
 
 def test_flic_cnn_drops_whole_maps_before_the_sigmoid() -> None:

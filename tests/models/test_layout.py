@@ -120,7 +120,7 @@ def test_models_side_by_side_compute_what_they_compute_alone(name):
     """Three clients under vmap, with their own parameters, samples and dropout."""
     entry = MODELS[name]
     shape = {"convnet4-tiny": (20, 12), "convnet4-middle": (20, 12), "convnet4-large": (20, 12)}.get(name)
-    shape = shape or {"protohar-cnn": (6, 64), "coad-cnn": (3, 64), "flic-cnn": (1, 16, 16)}.get(name, (30,))
+    shape = shape or {"flic-mlp": (30,), "flic-cnn": (1, 16, 16)}.get(name, (6, 64))
     model = build_model(name, shape, 4, **entry.options)
     each = [model.init(seed) for seed in range(3)]
     x, noise = torch.randn(3, 5, *shape), torch.tensor([1, 2, 3])

@@ -15,7 +15,7 @@ from fedsense.models import MODELS, build_model
 
 
 def test_names_are_the_promised_ones() -> None:
-    promised = "protohar-cnn coad-cnn convnet4-tiny convnet4-middle convnet4-large flic-mlp flic-cnn"
+    promised = "protohar-cnn coad-cnn convnet4-tiny convnet4-middle convnet4-large flic-mlp flic-cnn sensor-cnn"
     assert set(promised.split()) <= set(MODELS)
     for name, entry in MODELS.items():
         assert entry.name == name
@@ -60,6 +60,7 @@ def test_option_of_the_wrong_kind(name: str, options: dict[str, Any], expected: 
         ("protohar-cnn", (6, 36), (6, 35)),
         ("protohar-cnn", (1, 36), (6, 10)),
         ("coad-cnn", (3, 46), (3, 45)),
+        ("sensor-cnn", (22, 16), (22, 15)),
         ("flic-cnn", (16, 16), (16, 15)),
         ("flic-cnn", (1, 16, 40), (1, 15, 40)),
     ],
@@ -86,6 +87,8 @@ def test_convnet4_takes_any_image(name: str) -> None:
         ("protohar-cnn", (512,)),
         ("protohar-cnn", (1, 6, 512)),
         ("coad-cnn", (0, 200)),
+        ("sensor-cnn", (36,)),
+        ("sensor-cnn", (1, 28, 28)),
         ("convnet4-large", (1000,)),
         ("flic-cnn", (1, 1, 28, 28)),
         ("flic-cnn", (0, 28, 28)),

@@ -114,6 +114,63 @@ def compare(
             print(f"{result.folder} is unfinished: {result.done} of {result.rounds} rounds", file=sys.stderr)
 
 
+@app.command()
+def join(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A folder that `fedsense run` wrote.")],
+    data: Annotated[str, typer.Option("--data", metavar="WHAT", help="The newcomers: a dataset, or a folder.")],
+    root: Annotated[str | None, typer.Option("--root", metavar="PATH", help="Where the dataset's files are.")] = None,
+    samples: Annotated[
+        str, typer.Option("--samples", metavar="N,N,…", help="Numbers of labelled samples to try, beside all.")
+    ] = "5,10,20,50",
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the dataset.")
+    ] = None,
+    out: Out = None,
+    json_: Json = False,
+) -> None:
+    """Clients that were not there get what a run learned, and learn only what is their own."""
+    from fedsense.cli.data import _target
+    from fedsense.data import load
+    from fedsense.errors import UserError
+    from fedsense.experiment import find_runs
+    from fedsense.joining import join as join_run
+    from fedsense.report.figures import learning_curves, svg
+
+    name, options = _target(data, root, set_ or [])
+    try:
+        counts = [int(n) for n in samples.split(",") if n.strip()]
+    except ValueError as error:
+        raise UserError(f"--samples {samples}: give whole numbers, as in --samples 5,10,20") from error
+    newcomers = load(name, **{key.replace("-", "_"): value for key, value in options.items()})
+    folder, results = out or run / "joined", []
+    for each in find_runs(run):
+        print(f"{each.name}: {len(newcomers.everyone)} clients join", file=sys.stderr)
+        joined = join_run(each, newcomers, counts)
+        joined.save(folder / each.name)
+        results.append((each.name, joined))
+    (folder / "curve.svg").write_text(svg(learning_curves([joined for _, joined in results])), encoding="utf-8")
+    if json_:
+        points = {place: [vars(point) for point in joined.points] for place, joined in results}
+        print(json.dumps({"folder": str(folder), "runs": points}, indent=1))
+        return
+    for place, joined in results:
+        metric = next(iter(joined.points[0].joined))
+        rows: list[dict[str, str | int]] = [
+            {
+                "labelled samples": "all" if n == 0 else str(n),
+                f"{metric}, joined": f"{with_run:.3f}",
+                "alone": f"{alone:.3f}",
+                "gain": f"{with_run - alone:+.3f}",
+            }
+            for n, (with_run, alone) in joined.curve(metric).items()
+        ]
+        print(f"\n{place}, mean over {len(joined.models)} clients")
+        _print_rows(rows)
+        for name, count in joined.left_out.items():
+            print(f"left out: {count} samples of '{name}', a class the run does not know", file=sys.stderr)
+    print(f"models and the curve are in {folder} (to look at: {folder / 'curve.svg'})")
+
+
 def _run(source: str, overrides: Sequence[str], out: Path | None, resume: bool, previous: bool, as_json: bool) -> None:
     from fedsense.cli.progress import Display
     from fedsense.errors import Interrupted, UserError

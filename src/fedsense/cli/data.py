@@ -8,7 +8,7 @@ import re
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fedsense.data.check import Report
     from fedsense.data.dataset import Dataset
     from fedsense.federation import Federation
+    from fedsense.models.spec import ModelSpec
 
 PICTURES = (".png", ".svg", ".pdf")
 
@@ -55,7 +56,12 @@ def describe(name: Name, json_: Json = False) -> None:
 
 @app.command()
 def check(
-    target: Annotated[str, typer.Argument(metavar="NAME|FOLDER", help="A dataset, or a folder with a dataset.toml.")],
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|FOLDER|RECIPE", help="A dataset, a folder with a dataset.toml, or a recipe: all of its data."
+        ),
+    ],
     root: Root = None,
     set_: Set = None,
     model: Annotated[
@@ -74,15 +80,22 @@ def check(
     from fedsense.data.files import from_user
     from fedsense.errors import UserError, nearest
     from fedsense.models import MODELS
+    from fedsense.models.spec import ModelSpec
 
     if model is not None and model not in MODELS:
         raise UserError(f"there is no model '{model}'; {nearest(model, MODELS)}", about=model)
     out = None if out is None else from_user(out)
     if out is not None and (out.suffix not in PICTURES or not out.parent.is_dir()):
         raise UserError(f"--out {out}: give a file in a folder that is there, ending in {', '.join(PICTURES)}")
-    name, options = _target(target, root, set_ or [])
-    report = examine(name, **options)
-    report = replace(report, refusals=_refusals(report.federation, model))
+    if _is_recipe(target):
+        report, own = _of_recipe(target, root, set_ or [])
+        specs = [own]
+    else:
+        name, options = _target(target, root, set_ or [])
+        report = examine(name, **options)
+        specs = [ModelSpec.of(fitting) for fitting in _fitting(report.federation)]
+    specs = [ModelSpec.of(model)] if model else specs
+    report = replace(report, refusals=_refusals(report.federation, specs))
     picture = _draw(report, out) if plot or out else None
     if json_:
         print(json.dumps(report.as_json() | ({"picture": str(picture)} if picture else {}), indent=1))
@@ -209,22 +222,54 @@ def _nothing_there(target: str) -> str:
     return f"there is neither a dataset nor a folder '{target}'; {hint}"
 
 
-def _refusals(federation: Federation, model: str | None) -> dict[str, str]:
-    """Method → why it would not run on this federation."""
+def _is_recipe(target: str) -> bool:
+    """A recipe is a file whose name says so, or comes with fedsense; a dataset of that name goes first."""
+    from fedsense.data import DATASETS
+    from fedsense.recipe import builtin_recipes
+
+    return target not in DATASETS and (target.endswith(".toml") or target in builtin_recipes())
+
+
+def _of_recipe(target: str, root: str | None, overrides: list[str]) -> tuple[Report, ModelSpec]:
+    """What there is to know of a recipe's data, and its model."""
+    from fedsense.data.check import examine, examine_several
+    from fedsense.data.files import from_user
+    from fedsense.errors import UserError
+    from fedsense.recipe import load_recipe
+
+    if root is not None:
+        raise UserError(f"--root goes with a dataset's name, and {target} is a recipe; say --set data.root=…")
+    recipe = load_recipe(from_user(target) if target.endswith(".toml") else target, overrides)
+    tables = recipe.data_options(recipe.seeds[0])
+    if recipe.several:
+        return examine_several(tables, recipe.classes, recipe.renamed), recipe.model_spec()
+    (options,) = tables.values()
+    return examine(**options), recipe.model_spec()
+
+
+def _fitting(federation: Federation) -> list[str]:
+    """Networks for what the federation holds; the last for methods that need an adapter, or signals that differ."""
+    fitting = {1: ["flic-mlp"], 2: ["coad-cnn", "sensor-cnn"], 3: ["convnet4-tiny", "flic-cnn"]}
+    return fitting.get(len(federation.clients[0].input_shape), ["flic-mlp"])
+
+
+def _refusals(federation: Federation, models: list[ModelSpec]) -> dict[str, str]:
+    """Method → why it would not run on this federation with any of the models, the first of which is told of."""
     from fedsense.engine.site import Site
     from fedsense.errors import UserError
     from fedsense.methods import METHODS
-    from fedsense.models.spec import ModelSpec
 
-    fitting = {1: "flic-mlp", 2: "coad-cnn", 3: "convnet4-tiny"}
-    shape = federation.clients[0].input_shape
-    chosen = model or fitting.get(len(shape), "flic-mlp")
     refused = {}
     for name, method in METHODS.items():
-        try:
-            Site(federation, method(), ModelSpec.of(chosen), seed=0)
-        except UserError as error:
-            refused[name] = f"with {chosen}: {error}"
+        why = []
+        for model in models:
+            try:
+                Site(federation, method(), model, seed=0)
+                break
+            except UserError as error:
+                why.append(f"with {' and '.join(model.names)}: {error}")
+        else:
+            refused[name] = why[0]
     return refused
 
 
@@ -262,7 +307,8 @@ def _print_report(report: Report) -> None:
         "jitter",
         "leaks",
     ):
-        table.add_column(column, justify="left" if column in ("client", "input") else "right", no_wrap=True)
+        side: Literal["left", "right"] = "left" if column in ("client", "input") else "right"
+        table.add_column(column, justify=side, no_wrap=column != "client", overflow="fold")  # long ids fold
     for client in report.clients:
         table.add_row(
             client.id + (" (held out)" if client.newcomer else ""),

@@ -17,6 +17,7 @@ from fedsense.engine.rounds import Engine, Listener
 from fedsense.evaluation.summary import curve
 
 if TYPE_CHECKING:
+    from fedsense.federation import Federation
     from fedsense.recipe import Recipe
 
 SECONDS_BETWEEN_LINES = 5.0
@@ -33,6 +34,7 @@ class Display:
         self.live = self.console.is_terminal
         self.several_seeds = several_seeds
         self.wide = self.console.width >= 110
+        self.data_to_tell = False  # of several datasets: what was taken of each, and what was left out
         columns: list[ProgressColumn] = [
             TextColumn("{task.description}"),
             BarColumn(bar_width=None if self.wide else 8),
@@ -56,6 +58,13 @@ class Display:
         counts = {"method": len(recipe.methods()), "seed": len(recipe.seeds), "round": recipe.rounds}
         what = f"{recipe.name}: " + ", ".join(f"{n} {word}{'s' * (n != 1)}" for word, n in counts.items())
         self.console.print(what + (f" — {recipe.description}" if recipe.description else ""))
+        self.data_to_tell = bool(recipe.several)
+
+    def tell_data(self, federation: Federation) -> None:
+        if self.data_to_tell:
+            self.data_to_tell = False  # once is enough
+            each = [federation.description.replace("; ", "\n  "), f"classes: {', '.join(federation.task.classes)}"]
+            self.console.print("  " + "\n  ".join(each), markup=False)
 
     def listen(self, label: str, seed: int) -> list[Listener]:
         return [Progress(self, label, seed)]
@@ -79,6 +88,7 @@ class Progress(Listener):
 
     def started(self, engine: Engine) -> None:
         self._began, self._from = time.monotonic(), engine.round
+        self.display.tell_data(engine.federation)
         if not self.display.live:
             return
         if not self.display.bars.live.is_started:
@@ -90,14 +100,18 @@ class Progress(Listener):
         self.display.bars.refresh()
 
     def client_done(self, engine: Engine, round: int, done: int, total: int) -> None:
+        what = "getting ready" if round == 0 else "finishing" if round > engine.settings.rounds else ""
         if self.display.live:
             self.display.bars.update(
                 self.task,
-                completed=round - 1 + done / total,
-                round=round,
-                clients=f"{done}/{total}" + " clients" * self.display.wide,
+                completed=max(0, min(round - 1 + done / total, engine.settings.rounds)),
+                round=min(round, engine.settings.rounds),
+                clients=(what + " ") * bool(what) + f"{done}/{total}" + " clients" * self.display.wide,
             )
             self.display.bars.refresh()
+        elif what and time.monotonic() - self._said >= SECONDS_BETWEEN_LINES:
+            self._said = time.monotonic()
+            self.display.console.print(f"{self.name}: {what}, {done} of {total} clients", soft_wrap=True)
 
     def round_done(self, engine: Engine, round: int) -> None:
         text = _scores(engine, self.display.wide or not self.display.live)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fedsense.data.merging import merge
 from fedsense.errors import UserError, nearest
 from fedsense.federation import Federation, Missing
 
 if TYPE_CHECKING:
     from fedsense.data.dataset import Dataset
+
+__all__ = ["DATASETS", "find_dataset", "load", "merge"]
 
 # name → where it is, imported when it is used: a module of this folder that holds DATASET, or module:VARIABLE
 DATASETS = {

@@ -16,6 +16,7 @@ from fedsense.data.dataset import Dataset, Signals
 from fedsense.data.description import DESCRIPTION
 from fedsense.data.files import ARCHIVES
 from fedsense.data.formats import ENDINGS
+from fedsense.data.merging import Classes, merged
 from fedsense.data.splits import shared
 from fedsense.data.windows import LONGEST_GAP, Recording
 from fedsense.federation import SPLITS, ClientData, Federation, Missing, Samples
@@ -112,12 +113,33 @@ class Report:
 
 def examine(name: str, missing: Missing = "refuse", **options: Any) -> Report:
     """Read a dataset as a run would, and look at all of it."""
+    federation, recordings, remarks = _as_measured(name, missing, **options)
+    return replace(look_at(federation, recordings), remarks=remarks)
+
+
+def examine_several(
+    tables: Mapping[str, Mapping[str, Any]],
+    classes: Classes = "common",
+    rename: Mapping[str, Mapping[str, str]] | None = None,
+) -> Report:
+    """Read several datasets, label → name and options, as a run would that merges them, and look at all of it."""
+    parts = {label: _as_measured(**table) for label, table in tables.items()}
+    federation, said = merged([part for part, _, _ in parts.values()], classes, rename, list(parts))
+    recordings = [replace(r, client=f"{label}/{r.client}") for label, (_, found, _) in parts.items() for r in found]
+    remarks = [f"{label}: {text}" for label, (_, _, texts) in parts.items() for text in texts]
+    return replace(look_at(federation, recordings), remarks=(*remarks, *said))
+
+
+def _as_measured(
+    name: str, missing: Missing = "refuse", **options: Any
+) -> tuple[Federation, Sequence[Recording], tuple[str, ...]]:
+    """The federation with values as they were measured, its recordings, and remarks on what is not in it."""
     dataset = find_dataset(name)
     parsed = dataset.parse(options)
-    if "normalise" in parsed:  # values as they were measured: what two clients have in common can be seen in them
+    if "normalise" in parsed:  # what two clients have in common can be seen in values that are not normalised
         parsed["normalise"] = "none"
     federation, recordings = dataset.build(parsed, missing), _recordings(dataset, parsed)
-    return replace(look_at(federation, recordings), remarks=_remarks(federation, recordings, parsed))
+    return federation, recordings, _remarks(federation, recordings, parsed)
 
 
 def look_at(federation: Federation, recordings: Sequence[Recording] = ()) -> Report:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
 
@@ -28,12 +29,16 @@ PLACEMENTS = {"sp": "pocket", "sw": "wrist"}
 RATE = 100.0  # Hz asked of the devices; they gave 102 (phone) and 104 (watch)
 
 
-def read(files: Files) -> Iterator[Recording]:
+def read(files: Files, device: Literal["phone", "watch", "both"] = "both") -> Iterator[Recording]:
     """One recording an execution and device: accelerometer (m/s²) and gyroscope (rad/s)."""
     recordings = files.all("s*_*_s?.csv")
     columns = dict.fromkeys(COLUMNS, float) | {"timestamp": int, "label": str}
     for file, table in zip(recordings, read_tables(recordings, columns), strict=True):
         yield _recording(file, table)
+
+
+def _wanted(device: str) -> tuple[str, ...]:
+    return tuple(f"s*_*_{short}.csv" for short, name in DEVICES.items() if device in ("both", name))
 
 
 def _recording(file: File, table: dict[str, Array]) -> Recording:
@@ -90,13 +95,14 @@ DATASET = Signals(
         paper="none of the five papers uses it",
         notes="An activity lasts about a second, so windows are half a second at 100 Hz. Stamps tell when readings "
         "arrived, in bursts; readings are placed evenly on the line nearest to the stamps. SEATED is a state, "
-        "STANDING_UP and SITTING_DOWN are the movements; all rows are labelled. Sessions are executions.",
+        "STANDING_UP and SITTING_DOWN are the movements; all rows are labelled. Sessions are executions. "
+        'device = "phone" or "watch" takes one.',
         downloads=(
             Download("https://github.com/GeoTecINIT/sp-sw-har-dataset/archive/refs/heads/main.zip", "sp-sw-har.zip"),
         ),
     ),
     read=read,
-    wanted=("s*_*_sp.csv", "s*_*_sw.csv"),
+    wanted=_wanted,
     classes=tuple(LABELS.values()),
     rate=RATE,
     window=50,

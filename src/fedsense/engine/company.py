@@ -35,21 +35,23 @@ class Company:
             going = turns
             while going := [turn for turn in going if turn.go_on()]:
                 for group in _groups([turn.asked for turn in going]):
-                    largest = max(largest, len(group))
-                    for place, answer in zip(group, self._train([going[i].asked for i in group]), strict=True):
+                    answers, together = self._train([going[i].asked for i in group])
+                    largest = max(largest, together)
+                    for place, answer in zip(group, answers, strict=True):
                         going[place].answer = answer
         finally:
             for turn in turns:
                 turn.leave()
         return [turn.outcome for turn in turns], largest
 
-    def _train(self, asked: Sequence[Fit]) -> Sequence[Fitted | Exception]:
+    def _train(self, asked: Sequence[Fit]) -> tuple[Sequence[Fitted | Exception], int]:
+        """What each asked for, and how many were trained side by side."""
         if len(asked) > 1:
             try:
-                return train(asked)
+                return train(asked), len(asked)
             except Exception as error:  # whatever vmap cannot do, one after another can
                 self.refused = f"{type(error).__name__}: {error}"
-        return [_or_error(fit) for fit in asked]
+        return [_or_error(fit) for fit in asked], 1
 
 
 def _or_error(asked: Fit) -> Fitted | Exception:
@@ -117,13 +119,15 @@ def _kind(fit: Fit) -> Any | None:
     memory = fit.memory or {}
     slots = sorted(memory)
     counts = tuple(float(memory[slot]["steps"]) for slot in slots if slot.endswith("count"))  # of Adam
-    rows = {"x": fit.client.train.x, **fit.beside}
+    x, model = fit.client.train.x, fit.client.model
     return (
-        *(loss, optimiser, fit.client.model, fit.parts, fit.schedule.count, fit.schedule.batch),
-        *(tuple(slots), counts, _shapes(fit.params), _shapes(fit.given)),
-        tuple((name, t.shape[1:], t.dtype) for name, t in rows.items()),
+        *(loss, optimiser, model.family or model, fit.parts, fit.schedule.count, fit.schedule.batch),
+        *(tuple(slots), counts, _shapes(fit.params, model.widens), _shapes(fit.given)),
+        *("any width" if model.family else x.shape[1:], x.dtype),
+        tuple((name, t.shape[1:], t.dtype) for name, t in fit.beside.items()),
     )
 
 
-def _shapes(tensors: Mapping[str, Tensor]) -> tuple[Any, ...]:
-    return tuple((name, tensors[name].shape, tensors[name].dtype) for name in sorted(tensors))
+def _shapes(tensors: Mapping[str, Tensor], widens: str = "") -> tuple[Any, ...]:
+    """Names, shapes and types; of a weight as wide as the input, without that width."""
+    return tuple((n, tensors[n].shape[: 1 if n == widens else None], tensors[n].dtype) for n in sorted(tensors))

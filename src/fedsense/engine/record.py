@@ -1,7 +1,8 @@
 """What a run measures, round by round, in memory and in the run's folder.
 
 scores.jsonl   one line an evaluated round: view → split → metric → client → value; same recipe, same bits
-ledger.jsonl   one line a round: for every client that took part, bytes down and up by group, seconds, memory, loss
+ledger.jsonl   one line a round: for every client that took part, bytes down and up by group, seconds, memory, loss;
+               round 0 is getting ready (FLIC's pre-training), and one after the last is finishing, where there is any
 observations.jsonl  one line an evaluated round, where the method has something to show (FedAPA: who learns from whom)
 """
 

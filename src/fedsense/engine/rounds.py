@@ -33,6 +33,9 @@ from fedsense.work import stream
 VIEWS = ("personal", "generalisation", "global")
 # The server's model on all recordings of people who took no part: of each of them, and of all of them together.
 HELD_OUT = ("held-out", "held-out-pooled")
+NEW_CLIENT = (
+    "new-client"  # people who took no part join, with their own training data, and are scored on their test data
+)
 # A checkpoint is written when it costs less than this share of the time since the one before, and after the last round.
 CHECKPOINT_SHARE = 0.01
 AT_ONCE = 256  # clients whose models or recordings are in memory together to be scored
@@ -59,6 +62,7 @@ class Settings:
     workers: int | None = None  # processes; None is one a core
     device: str = "auto"
     state_memory: int = DEFAULT_MB  # MB of what clients keep between rounds that stay in memory; the rest is on disk
+    finish: bool = False  # after the last round every client trains once more, for itself
 
     def __post_init__(self) -> None:
         check_metrics(self.metrics)
@@ -66,8 +70,8 @@ class Settings:
             if not getattr(self, name):
                 raise UserError(f"evaluation.{name} is empty; name at least one", about=name)
         for view in self.views:
-            if view not in (*VIEWS, *HELD_OUT):
-                raise UserError(f"there is no view '{view}'; {nearest(view, (*VIEWS, *HELD_OUT))}", about=view)
+            if view not in (known := (*VIEWS, *HELD_OUT, NEW_CLIENT)):
+                raise UserError(f"there is no view '{view}'; {nearest(view, known)}", about=view)
         if self.rounds < 1:
             raise UserError(f"rounds is {self.rounds}; a run has at least one")
         if not 0 < self.participation <= 1:
@@ -103,7 +107,8 @@ class Listener:
 
     def started(self, engine: Engine) -> None: ...
 
-    def client_done(self, engine: Engine, round: int, done: int, total: int) -> None: ...
+    def client_done(self, engine: Engine, round: int, done: int, total: int) -> None:
+        """In round 0 clients get ready; after the last one, if the run is to finish, each trains for itself."""
 
     def round_done(self, engine: Engine, round: int) -> None: ...
 
@@ -138,7 +143,7 @@ class Engine:
             device=s.torch_device(),
             executor=s.executor,
         )
-        if asked := [view for view in s.views if view in HELD_OUT]:
+        if asked := [view for view in s.views if view in (*HELD_OUT, NEW_CLIENT)]:
             _refuse_without_newcomers(self.site, asked[0])
         self.trainees = sorted(client.id for client in self.site.trainees if len(client.train))
         if not self.trainees:
@@ -174,6 +179,7 @@ class Engine:
             self.executor = make_executor(self.site, self.settings.executor, self.settings.workers)
             for listener in self.listeners:
                 listener.started(self)
+            self._prepare()
             for round in range(self.round + 1, self.settings.rounds + 1):
                 self._one_round(round)
                 for listener in self.listeners:
@@ -212,6 +218,46 @@ class Engine:
             note = f"{self.method.name}, round {round}, {what}: {type(error).__name__}: {error}"
             raise RunFailed(note) from error
 
+    def _prepare(self) -> None:
+        """First states that take work, of everyone, before round one."""
+        if self.round or not self.method.prepares:
+            return
+        waiting = [client for client in sorted({*self.trainees, *self.federation.ids}) if client not in self.states]
+        if not waiting:
+            return
+        line: dict[str, Any] = {"round": 0, "clients": {}}
+        for answered in self._in_turn("start", waiting, 0):
+            for client, call, answer in answered:
+                self.states[client] = answer.bundles["state"]
+                self._changed.add(client)
+                line["clients"] |= self._ledger_line(0, [call], [answer])["clients"]
+        self.record.add("ledger", line)
+        self._save(always=True, begun=True)
+
+    def _finish(self, score: bool) -> None:
+        """After the last round: what clients then hold. Their states stay, for a run that is given more rounds."""
+        after = self.settings.rounds + 1
+        line: dict[str, Any] = {"round": after, "clients": {}}
+        for answered in self._in_turn("finish", self.trainees, after, score):
+            for client, call, answer in answered:
+                self.trained[client] = answer.bundles["model"]
+                self.scores.pop(client, None)
+                if "scores" in answer.data:
+                    self.scores[client] = answer.data["scores"]
+                self._changed.add(client)
+                line["clients"] |= self._ledger_line(after, [call], [answer])["clients"]
+        self.record.add("ledger", line)
+
+    def _in_turn(
+        self, job: str, clients: Sequence[str], round: int, score: bool = False
+    ) -> Iterator[list[tuple[str, Call, Answer]]]:
+        """A job for many clients, some at a time."""
+        for first in range(0, len(clients), AT_ONCE):
+            some = clients[first : first + AT_ONCE]
+            calls = [self._call(job, client, round, score) for client in some]
+            answers = self._ask(calls, round, tell=True, before=first, total=len(clients))
+            yield list(zip(some, calls, answers, strict=True))
+
     def _one_round(self, round: int) -> None:
         chosen = self.participants(round)
         scoring = round % self.settings.every == 0 or round == self.settings.rounds
@@ -224,6 +270,8 @@ class Engine:
             self.server = self.method.aggregate(self.server, uploads)
         self._commit(chosen, answers)
         self.record.add("ledger", self._ledger_line(round, calls, answers))
+        if self.settings.finish and round == self.settings.rounds:
+            self._finish(own)
         if scoring:
             self.record.add("scores", {"round": round, "scores": self._score(round)})
             with self._explained(round, "observe"):
@@ -240,13 +288,15 @@ class Engine:
             bundles["model"] = self.trained[client]
         return Call(job, (client,), round, bundles, score)
 
-    def _ask(self, calls: Sequence[Call], round: int, tell: bool = False) -> list[Answer]:
+    def _ask(
+        self, calls: Sequence[Call], round: int, tell: bool = False, before: int = 0, total: int | None = None
+    ) -> list[Answer]:
         assert self.executor is not None
         answers: dict[int, Answer] = {}
         for position, answer in self.executor.run(calls):
             answers[position] = answer
             for listener in self.listeners if tell else ():
-                listener.client_done(self, round, len(answers), len(calls))
+                listener.client_done(self, round, before + len(answers), total or len(calls))
         return [answers[i] for i in range(len(calls))]  # in the calls' order, not in the order of arrival
 
     def _commit(self, chosen: Sequence[str], answers: Sequence[Answer]) -> None:
@@ -289,7 +339,15 @@ class Engine:
         for view in self.settings.views:
             if view in ("personal", "generalisation"):
                 result[view] = self._by_metric({c: latest[c][view] for c in scored})
+        if NEW_CLIENT in self.settings.views:
+            result[NEW_CLIENT] = self._score_new(round)
         return result | self._score_global(scored, round)
+
+    def _score_new(self, round: int) -> dict[str, Any]:
+        """Each newcomer joins with what it recorded for training."""
+        who = sorted(c.id for c in self.federation.newcomers if len(c.train) and (len(c.test) or len(c.val)))
+        answers = self._ask([self._call("join", client, round, score=True) for client in who], round)
+        return self._by_metric({c: a.data["scores"]["personal"] for c, a in zip(who, answers, strict=True)})
 
     def _score_global(self, scored: Sequence[str], round: int) -> dict[str, Any]:
         """The views of the server's model; none, if the method has no model for all."""
@@ -364,6 +422,12 @@ class Engine:
         self.record = Record(self.folder, found.records if found else None, write)
         if found is None:
             return
+        last = self.record.ledger[-1]["round"] if self.record.ledger else 0
+        if write and found.round < last and found.round < self.settings.rounds:
+            raise UserError(
+                f"{self.folder} has finished after round {found.round}: its clients have trained for themselves since; "
+                "start anew in another folder (--out) to go further"
+            )
         if write:
             checkpoints.discard_after(self.folder / "checkpoints", found.round)
         self.round, self.server, self._files = found.round, found.server, replace(found, server={}, clients={})
@@ -373,8 +437,8 @@ class Engine:
                 self.trained[client] = {"model": kept["trained"]}
         self.scores = found.scores
 
-    def _save(self, always: bool = False) -> None:
-        if self.folder is None or self.round == self._files.round:
+    def _save(self, always: bool = False, begun: bool = False) -> None:
+        if self.folder is None or (self.round == self._files.round and not begun):
             return
         now = time.monotonic()
         if not always and CHECKPOINT_SHARE * (now - self._last_saved) < self._saving_took:
@@ -400,6 +464,10 @@ def _refuse_without_newcomers(site: Site, view: str) -> None:
             "say held-out = 0.2 in [data], or leave the view out",
             about=view,
         )
+    if view == NEW_CLIENT:
+        if any(len(client.train) and (len(client.test) or len(client.val)) for client in federation.newcomers):
+            return
+        raise UserError(f"view '{view}': nobody held out of '{federation.name}' has data to train and to test on", view)
     known = {(client.input_shape, site.architecture(client.id)) for client in federation}
     for newcomer in federation.newcomers:
         if (newcomer.input_shape, site.architecture(newcomer.id)) not in known:

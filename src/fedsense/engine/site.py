@@ -25,7 +25,7 @@ from fedsense.engine.company import LARGEST, Company
 from fedsense.errors import FedsenseError, RunFailed, UserError
 from fedsense.evaluation.metrics import measure
 from fedsense.federation import ClientData, Federation, Member, Samples, Task
-from fedsense.method import MODEL_GROUPS, Method
+from fedsense.method import MODEL_GROUPS, Method, Reply
 from fedsense.models.network import Model
 from fedsense.models.spec import ModelSpec
 from fedsense.training import Fit, Fitted
@@ -34,6 +34,7 @@ from fedsense.work import Work, stream
 Array = NDArray[Any]
 SMALLEST_SPLIT = 3  # more clients than so many are two cohorts at least, so that two processes have work
 SCORED_TOGETHER = 16  # clients scored in one message
+TRAINS = ("start", "update", "finish", "join")
 MOSTLY_OVERHEAD = 2e6  # parameters times samples of a minibatch below which a step is mostly overhead; measured: ADR 8
 Scores = dict[str, dict[str, dict[str, float]]]  # view -> split -> metric -> value
 
@@ -42,7 +43,7 @@ Scores = dict[str, dict[str, dict[str, float]]]  # view -> split -> metric -> va
 class Call:
     """One piece of work for one client (or, to score one model, for several)."""
 
-    job: str  # "update", "received", "global" or "held_out"
+    job: str  # "start", "update", "finish" or "join", which train; "received", "global" or "held_out", which score
     clients: tuple[str, ...]
     round: int
     bundles: Mapping[str, Bundle] = field(default_factory=dict)
@@ -121,16 +122,16 @@ class Site:
         alike: dict[Any, list[int]] = {}
         few = max(1, min(SCORED_TOGETHER, len(calls) // 8))
         for i, call in enumerate(calls):
-            together = call.job == "update" and self.side_by_side(call.clients[0])
+            together = call.job in TRAINS and self.side_by_side(call.clients[0])
             if call.job == "received":
                 fresh = call.bundles.keys() == {"down"}  # many of them have the same model, which is scored once
                 alike.setdefault(("received", ("fresh", i % 2) if fresh else i // few), []).append(i)
             else:
-                key = ("update", self._key(self._data[call.clients[0]])) if together else ("alone", i)
+                key = ("together", self._kind(self._data[call.clients[0]])) if together else ("alone", i)
                 alike.setdefault(key, []).append(i)
         jobs = []
         for (what, _), positions in alike.items():
-            if what != "update":
+            if what != "together":
                 jobs.append(positions)
                 continue
             positions.sort(key=lambda i: (-len(self._data[calls[i].clients[0]].train), calls[i].clients))
@@ -162,7 +163,7 @@ class Site:
     def answer(self, calls: Sequence[Call]) -> list[Answer]:
         """Do what is asked: one call, several to score, or updates that go together."""
         self._known = {}
-        if len(calls) == 1 or calls[0].job != "update":
+        if len(calls) == 1 or calls[0].job not in TRAINS:
             return [self.handle(call) for call in calls]
         began = time.perf_counter()
         outcomes, largest = self._company.run([partial(self.handle, call) for call in calls])
@@ -175,10 +176,44 @@ class Site:
             answers.append(outcome)
         return answers
 
-    def _update(self, call: Call, join: Callable[[Fit], Fitted] | None = None) -> Answer:
+    def _start(self, call: Call, join: Callable[[Fit], Fitted] | None = None) -> Answer:
+        """A client's first state."""
+        began = time.perf_counter()
+        state = self._state(self._trainee(call, join), call)
+        self._refuse_non_finite(state, call)
+        data = {"seconds": time.perf_counter() - began, "metrics": {}, "peak_memory_bytes": peak_memory()}
+        return Answer(bundles={"state": to_device(state, "cpu"), "upload": {}, "model": {}}, data=data)
+
+    def _finish(self, call: Call, join: Callable[[Fit], Fitted] | None = None) -> Answer:
+        """The model a client has after a last local round."""
+        return self._for_itself(call, self._trainee(call, join), self.method.finish)
+
+    def _join(self, call: Call, join: Callable[[Fit], Fitted] | None = None) -> Answer:
+        """The model of a client that was not there."""
+        return self._for_itself(
+            call, self._trainee(call, join), lambda client, state, *rest: self.method.join(client, *rest)
+        )
+
+    def _for_itself(self, call: Call, client: Client, train: Callable[[Client, Bundle, Bundle, Work], Reply]) -> Answer:
+        work, down = self._work(client, call.round), to_device(call.bundles["down"], self.device)
+        state = {} if call.job == "join" else self._state(client, call)
+        began = time.perf_counter()
+        reply = train(client, state, down, work)
+        data = {"seconds": time.perf_counter() - began, "metrics": reply.metrics, "peak_memory_bytes": peak_memory()}
+        model = self.method.personalise(client, reply.state, down, work) if reply.model is None else reply.model
+        self._refuse_non_finite({"model": model}, call)
+        if call.score and call.job == "join":
+            data["scores"] = {"personal": self._score(client, model, client.data)}
+        elif call.score:
+            data["scores"] = self._own_scores(client, model)
+        return Answer({"state": {}, "upload": {}, "model": to_device({"model": model}, "cpu")}, data)
+
+    def _trainee(self, call: Call, join: Callable[[Fit], Fitted] | None) -> Client:
         client = self.client(call.clients[0])
-        if join is not None:
-            client = replace(client, join=join)
+        return client if join is None else replace(client, join=join)
+
+    def _update(self, call: Call, join: Callable[[Fit], Fitted] | None = None) -> Answer:
+        client = self._trainee(call, join)
         work = self._work(client, call.round)
         state, down = self._state(client, call), to_device(call.bundles["down"], self.device)
         given = [t for bundle in (state, down) for params in bundle.values() for t in params.values()]
@@ -330,6 +365,10 @@ class Site:
     def _key(self, data: ClientData) -> tuple[str, tuple[int, ...]]:
         return self._architecture[data.id], data.input_shape
 
+    def _kind(self, data: ClientData) -> Any:
+        """What clients have in common that train side by side: their network, but for the width of its input."""
+        return self._model(data)[0].family or self._key(data)
+
     def _model(self, data: ClientData) -> tuple[Model, Params]:
         key = self._key(data)
         if key not in self._models:
@@ -351,9 +390,10 @@ class Site:
                 model.features,
                 _speed(data),
                 partial(model.flops, data.input_shape),
+                partial(model.latent, data.input_shape),
             )
             widest = max(widest, model.features)
-        return replace(task, features=widest, members=members)
+        return replace(task, features=widest, members=members, seed=self.seed)
 
     def _refuse_non_finite(self, bundle: Bundle, call: Call) -> None:
         floats = {id(t): t for params in bundle.values() for t in params.values() if t.is_floating_point()}

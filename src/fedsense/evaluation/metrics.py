@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ from fedsense.errors import UserError, nearest
 from fedsense.federation import Task
 
 Array = NDArray[np.floating]
-Metric = Callable[[Array, NDArray[np.int64], Task], float]
+Metric = Callable[[Array, Any, Task], float]
 
 
 def accuracy(logits: Array, y: NDArray[np.int64], task: Task) -> float:
@@ -40,14 +41,35 @@ def auc(logits: Array, y: NDArray[np.int64], task: Task) -> float:
     return float(roc_auc_score(y[:, None] == present, scores[:, present], average="macro"))
 
 
-def mae(logits: Array, y: NDArray[np.int64], task: Task) -> float:
-    """Mean absolute error of the predicted count; for counting tasks."""
+def mae(logits: Array, y: NDArray[Any], task: Task) -> float:
+    """Mean absolute error of the predicted count or value; for counting tasks and regression."""
+    if task.kind == "regression":
+        return float(np.abs(logits[:, 0] - y).mean())
     counts = np.asarray(task.counts)
     return float(np.abs(counts[logits.argmax(1)] - counts[y]).mean())
 
 
-METRICS: dict[str, Metric] = {"accuracy": accuracy, "macro-f1": macro_f1, "auc": auc, "mae": mae}
-LOWER_IS_BETTER = frozenset({"mae"})
+def rmse(output: Array, y: Array, task: Task) -> float:
+    """Root of the mean squared error; for regression."""
+    return float(np.sqrt(np.mean((output[:, 0] - y) ** 2)))
+
+
+def r2(output: Array, y: Array, task: Task) -> float:
+    """Share of the variance that is explained: 1 − Σ(ŷ − y)² / Σ(y − ȳ)²; for regression."""
+    spread = float(((y - y.mean()) ** 2).sum())
+    return float(1 - ((output[:, 0] - y) ** 2).sum() / spread) if spread else float("nan")
+
+
+METRICS: dict[str, Metric] = {
+    "accuracy": accuracy,
+    "macro-f1": macro_f1,
+    "auc": auc,
+    "mae": mae,
+    "rmse": rmse,
+    "r2": r2,
+}
+LOWER_IS_BETTER = frozenset({"mae", "rmse"})
+OF_VALUES = frozenset({"mae", "rmse", "r2"})
 
 
 def check_metrics(names: Sequence[str], task: Task | None = None) -> None:
@@ -55,11 +77,17 @@ def check_metrics(names: Sequence[str], task: Task | None = None) -> None:
     for name in names:
         if name not in METRICS:
             raise UserError(f"there is no metric '{name}'; {nearest(name, METRICS)}", about=name)
-        if name == "mae" and task is not None and task.kind != "counting":
+        if task is None:
+            continue
+        if name == "mae" and task.kind == "classification":
             raise UserError("metric 'mae' is for counting tasks, where classes are numbers; this federation's are not")
+        if (name in OF_VALUES) != (task.kind == "regression") and name != "mae":
+            wanted = '["rmse", "r2"]' if task.kind == "regression" else '["accuracy", "macro-f1"]'
+            of = "values" if task.kind == "regression" else "classes"
+            raise UserError(f"metric '{name}' does not suit labels that are {of}; say metrics = {wanted}", about=name)
 
 
-def measure(logits: Array, y: NDArray[np.int64], task: Task, names: Sequence[str]) -> dict[str, float]:
+def measure(logits: Array, y: NDArray[Any], task: Task, names: Sequence[str]) -> dict[str, float]:
     """The named metrics; NaN throughout for no samples."""
     if not len(y):
         return {name: float("nan") for name in names}

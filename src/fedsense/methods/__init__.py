@@ -9,15 +9,34 @@ from fedsense.methods.fedapa import FedAPA
 from fedsense.methods.fedavg import FedAvg
 from fedsense.methods.fedavgm import FedAvgM
 from fedsense.methods.fedcoad import FedCoad
+from fedsense.methods.fedhenn import FedHeNN
 from fedsense.methods.fedprox import FedProx
 from fedsense.methods.fedrep import FedRep
+from fedsense.methods.flic import Flic
+from fedsense.methods.hetfedrep import HetFedRep
 from fedsense.methods.local import Local
 from fedsense.methods.moon import Moon
 from fedsense.methods.protohar import ProtoHAR
 from fedsense.methods.scaffold import Scaffold
 
 METHODS: dict[str, type[Method]] = {
-    m.name: m for m in (Local, Centralized, FedAvg, FedAvgM, FedProx, Scaffold, Moon, FedCoad, FedRep, ProtoHAR, FedAPA)
+    m.name: m
+    for m in (
+        Local,
+        Centralized,
+        FedAvg,
+        FedAvgM,
+        FedProx,
+        Scaffold,
+        Moon,
+        FedCoad,
+        FedRep,
+        ProtoHAR,
+        FedAPA,
+        HetFedRep,
+        Flic,
+        FedHeNN,
+    )
 }
 
 __all__ = [
@@ -27,8 +46,11 @@ __all__ = [
     "FedAvg",
     "FedAvgM",
     "FedCoad",
+    "FedHeNN",
     "FedProx",
     "FedRep",
+    "Flic",
+    "HetFedRep",
     "Local",
     "Moon",
     "ProtoHAR",

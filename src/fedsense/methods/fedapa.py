@@ -34,7 +34,7 @@ from fedsense.bundle import Bundle, Params
 from fedsense.client import Client
 from fedsense.errors import UserError
 from fedsense.federation import Task
-from fedsense.method import Method, Reply
+from fedsense.method import Method, Reply, needs_classes
 from fedsense.models.network import Batch
 from fedsense.ops import class_prototypes, classify, cross_entropy, likeness, merge_prototypes, prototype_contrast
 from fedsense.ops.selection import draw_diverse
@@ -67,6 +67,7 @@ class FedAPA(Method):
         self.refuse_unless_positive("temperature")
 
     def requires(self, task: Task) -> None:
+        needs_classes(self, task)
         first, *others = task.members.values()
         for other in others:
             if other.features != first.features:

@@ -29,7 +29,7 @@ from torch import Tensor
 from fedsense.bundle import Bundle, Params, nested, part, within
 from fedsense.client import Client
 from fedsense.federation import Task
-from fedsense.method import Method, Reply, share_one_model
+from fedsense.method import Method, Reply, needs_classes, share_one_model
 from fedsense.models.network import PARTS, Batch
 from fedsense.ops import (
     Distance,
@@ -80,6 +80,7 @@ class ProtoHAR(Method):
         return head, max(1, self.epochs - head) if self.encoder_epochs is None else self.encoder_epochs
 
     def requires(self, task: Task) -> None:
+        needs_classes(self, task)
         share_one_model(self, task, ENCODER if self.personal_heads else PARTS)
 
     def init_server(self, task: Task, params: Params) -> Bundle:

@@ -15,6 +15,7 @@ from fedsense.models.convnet4 import convnet4_large, convnet4_middle, convnet4_t
 from fedsense.models.flic import flic_cnn, flic_mlp
 from fedsense.models.network import Batch, Dropout, Model, Network, Output
 from fedsense.models.protohar_cnn import protohar_cnn
+from fedsense.models.sensor_cnn import sensor_cnn
 
 __all__ = [
     "MODELS",
@@ -96,6 +97,14 @@ MODELS: dict[str, ModelEntry] = {
             _FLIC,
             (1, 28, 28),  # MNIST; USPS is (1, 16, 16)
             10,
+        ),
+        ModelEntry(
+            "sensor-cnn",
+            sensor_cnn,
+            "a client's own embedding of signals of any channels, rate and length by three convolutions, linear head",
+            "fedsense",
+            (6, 128),
+            6,
         ),
     )
 }

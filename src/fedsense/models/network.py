@@ -29,10 +29,11 @@ _NO_SEED = torch.tensor(0)
 
 
 class Output(NamedTuple):
-    """What a forward pass gives: logits ``[B, C]`` and the features ``[B, d]`` the head saw."""
+    """What a forward pass gives: logits ``[B, C]``, the features ``[B, d]`` the head saw, and what the encoder saw."""
 
     logits: Tensor
     features: Tensor
+    latent: Tensor | None = None  # what the adapter gave; None if only the head was run
 
 
 class Seen(NamedTuple):
@@ -78,8 +79,12 @@ class Network(nn.Module):
         self.features = features
 
     def forward(self, x: Tensor) -> Output:
-        z = self.encoder(self.adapter(x))
-        return Output(self.head(z), z)
+        return self.onward(self.adapter(x))
+
+    def onward(self, latent: Tensor) -> Output:
+        """From what an adapter gave."""
+        z = self.encoder(latent)
+        return Output(self.head(z), z, latent)
 
 
 class Model:
@@ -104,6 +109,7 @@ class Model:
                 )
         self.plain = type(network).forward is Network.forward  # adapter, encoder, head, and nothing between
         chains = (network.adapter, network.encoder, network.head) if self.plain else ()
+        self.family, self.widens = _family(network) if self.plain else (None, "")
         self._convolutions = channels_last(network, chains)
         self.convolves = any(isinstance(m, nn.modules.conv._ConvNd) for m in network.modules())
         self.parameter_count = sum(p.numel() for p in network.parameters())
@@ -118,6 +124,7 @@ class Model:
                 f"'{min(tied)}' is another name of a parameter; weights that are tied cannot be trained here"
             )
         self._places_of_head = {name: place for name, place in self._places.items() if name.startswith("head.")}
+        self._places_onward = {name: place for name, place in self._places.items() if not name.startswith("adapter.")}
         self._dropouts = [m for m in network.modules() if isinstance(m, Dropout)]
         self._mode: tuple[tuple[str, ...], bool] | None = None
         self._flops: int | None = None
@@ -127,12 +134,22 @@ class Model:
         if self._flops is None:
             from torch.utils.flop_counter import FlopCounterMode
 
-            device = next((t.device for t in self.network.state_dict().values()), torch.device("cpu"))
-            self._set_mode(())
-            with torch.no_grad(), FlopCounterMode(display=False) as counter:
-                self.network(torch.zeros(1, *input_shape, device=device))
+            with FlopCounterMode(display=False) as counter:
+                self._try(input_shape)
             self._flops = int(counter.get_total_flops())
         return self._flops
+
+    def latent(self, input_shape: Sequence[int]) -> int:
+        """Width of the latent space the adapter maps to; 0 if what it gives is no vector."""
+        latent = self._try(input_shape).latent
+        return latent.shape[1] if latent is not None and latent.ndim == 2 else 0
+
+    @torch.no_grad()
+    def _try(self, input_shape: Sequence[int]) -> Output:
+        device = next((t.device for t in self.network.state_dict().values()), torch.device("cpu"))
+        self._set_mode(())
+        out: Output = self.network(torch.zeros(1, *input_shape, device=device))
+        return out
 
     def init(self, seed: int) -> Params:
         """Starting values: each part from a stream of its own, so an encoder starts alike whatever the adapter is."""
@@ -180,12 +197,22 @@ class Model:
             logits: Tensor = self.network.head(features)
         return logits
 
+    def onward(self, params: Mapping[str, Tensor], latent: Tensor) -> Output:
+        """Encoder and head on points of the latent space, as in inference."""
+        self._set_mode(())
+        with self._holding(params, self._places_onward):
+            out: Output = self.network.onward(latent)
+        return out
+
     @torch.no_grad()
     def predict(self, params: Mapping[str, Tensor], x: Tensor, batch: int | None = None) -> Output:
         """Inference over any number of samples, in pieces that fit the processor's cache."""
         batch = batch or max(64, AT_ONCE // max(1, math.prod(x.shape[1:])))
         pieces = [self.infer(params, piece) for piece in torch.split(x, batch)]
-        return pieces[0] if len(pieces) == 1 else Output(*(torch.cat(column) for column in zip(*pieces, strict=True)))
+        if len(pieces) == 1:
+            return pieces[0]
+        logits, features, latents = zip(*pieces, strict=True)
+        return Output(torch.cat(logits), torch.cat(features), None if None in latents else torch.cat(latents))
 
     def _run(self, params: Mapping[str, Tensor], x: Tensor) -> Output:
         with self._holding(params, self._places):
@@ -216,6 +243,26 @@ class Model:
         for norm in self._norms if not normalise else ():
             norm.eval()
         self._mode = (parts, normalise)
+
+
+# Layers that treat a batch alike whatever its width, and whose text says all there is to say of them.
+_PLAIN_LAYERS = {nn.Sequential, nn.Flatten, nn.Linear, nn.Identity, nn.ReLU, nn.LeakyReLU, nn.Sigmoid, nn.Tanh, nn.GELU}
+
+
+def _family(network: Network) -> tuple[str | None, str]:
+    """What networks have in common that differ only in the width of their input, and the weight that is as wide.
+
+    Such a network flattens its input and begins with a linear layer. Inputs filled up with zeros, and that layer's
+    weight with anything, give the same output; and the gradient of what was filled in is exactly zero.
+    """
+    layers = [module for module in network.modules() if module is not network]
+    if not all(type(layer) in _PLAIN_LAYERS or type(layer) is Dropout for layer in layers):
+        return None, ""
+    match list(network.adapter.children()):
+        case [nn.Flatten(start_dim=1, end_dim=-1), nn.Linear() as first, *_]:
+            text = str(network).replace(f"in_features={first.in_features},", "in_features=any,", 1)
+            return text, "adapter.1.weight"
+    return None, ""
 
 
 def _places(network: nn.Module, names: Iterable[str]) -> dict[str, tuple[dict[str, Any], str]]:

@@ -1,8 +1,19 @@
-"""What methods share: losses, averaging, prototypes, contrast between models, control variates."""
+"""What methods share: losses, averaging, prototypes, alignment with anchors, contrast of models, control variates."""
 
+from fedsense.ops.alignment import (
+    Averaging,
+    barycentre,
+    between_means,
+    bures,
+    class_weights,
+    draw,
+    mmd,
+    transport,
+    wasserstein,
+)
 from fedsense.ops.averaging import architectures, average, average_for, average_within, size, zeros_of_trained
 from fedsense.ops.contrast import classify_and_contrast, model_contrast, seen_by
-from fedsense.ops.losses import classify, cross_entropy, proximal
+from fedsense.ops.losses import classify, cross_entropy, proximal, task_loss
 from fedsense.ops.prototypes import (
     Distance,
     class_prototypes,
@@ -16,20 +27,27 @@ from fedsense.ops.prototypes import (
 from fedsense.ops.variates import add_changes, corrected, new_variates, trainers, variate_change
 
 __all__ = [
+    "Averaging",
     "Distance",
     "add_changes",
     "architectures",
     "average",
     "average_for",
     "average_within",
+    "barycentre",
+    "between_means",
+    "bures",
     "class_prototypes",
+    "class_weights",
     "classify",
     "classify_and_contrast",
     "corrected",
     "cross_entropy",
+    "draw",
     "keep_known",
     "likeness",
     "merge_prototypes",
+    "mmd",
     "model_contrast",
     "new_variates",
     "no_prototypes",
@@ -38,7 +56,10 @@ __all__ = [
     "proximal",
     "seen_by",
     "size",
+    "task_loss",
     "trainers",
+    "transport",
     "variate_change",
+    "wasserstein",
     "zeros_of_trained",
 ]

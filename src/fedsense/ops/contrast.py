@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from fedsense.bundle import Params
 from fedsense.client import Client
 from fedsense.models.network import Batch
-from fedsense.ops.losses import cross_entropy
+from fedsense.ops.losses import task_loss
 
 
 def model_contrast(features: Tensor, batch: Batch, toward: Tensor, away: Tensor, temperature: float) -> Tensor:
@@ -38,7 +38,7 @@ def classify_and_contrast(client: Client, mu: float, temperature: float) -> Call
     def loss(params: Params, batch: Batch) -> Tensor:
         out = client.model(params, batch)
         seen = batch.beside
-        return cross_entropy(out.logits, batch) + mu * model_contrast(
+        return task_loss(out.logits, batch) + mu * model_contrast(
             out.features, batch, seen["toward"], seen["away"], temperature
         )
 

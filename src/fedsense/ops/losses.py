@@ -20,11 +20,18 @@ def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
     return -(chances * (batch.mask / batch.mask.sum())).sum()
 
 
+def task_loss(output: Tensor, batch: Batch) -> Tensor:
+    """ℓ of the task: cross-entropy of logits; where labels are no class numbers but values, the mean squared error."""
+    if not batch.y.is_floating_point():
+        return cross_entropy(output, batch)
+    return ((output.squeeze(-1) - batch.y) ** 2 * (batch.mask / batch.mask.sum())).sum()
+
+
 def classify(client: Client) -> Callable[[Params, Batch], Tensor]:
-    """The plain classification loss of a client's model, as :func:`fedsense.training.fit` takes it."""
+    """The plain loss of a client's model, as :func:`fedsense.training.fit` takes it."""
 
     def loss(params: Params, batch: Batch) -> Tensor:
-        return cross_entropy(client.model(params, batch).logits, batch)
+        return task_loss(client.model(params, batch).logits, batch)
 
     return loss
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from fedsense.evaluation.summary import curve
 from fedsense.federation import SPLITS, Federation
+from fedsense.joining import Joined
 from fedsense.result import Result
 
 # Okabe and Ito's colours, told apart with any kind of colour vision
@@ -32,6 +33,7 @@ TITLES = {
     "global": "Global: the server's model",
     "held-out": "Held out: the server's model, new people",
     "held-out-pooled": "Held out: the server's model, new people pooled",
+    "new-client": "New client: joined after training, own test data",
 }
 Counts = NDArray[np.int64]  # class, client
 
@@ -61,6 +63,25 @@ def curves(results: Sequence[Result]) -> Figure:
         axes.grid(axis="y", alpha=0.25)
     if any(r.synthetic for r in results):
         figure.suptitle("synthetic data", fontsize=9, color="#666666", ha="right", x=0.99)
+    return figure
+
+
+def learning_curves(joined: Sequence[Joined]) -> Figure:
+    """A panel a run: the first metric over the number of labelled samples, joined and alone, clients' means."""
+    figure = Figure(figsize=(4.1 * len(joined), 3.5), layout="constrained")
+    panels = np.atleast_1d(figure.subplots(1, len(joined), sharey=True))
+    for axes, one in zip(panels, joined, strict=True):
+        metric = next(iter(one.points[0].joined))
+        curve_of = one.curve(metric)
+        names = ["all" if n == 0 else str(n) for n in curve_of]
+        for place, (label, colour) in enumerate((("joined", COLOURS[0]), ("alone", COLOURS[1]))):
+            axes.plot(names, [pair[place] for pair in curve_of.values()], color=colour, marker="o", label=label)
+        axes.set_title(one.method, fontsize=9)
+        axes.set_xlabel("labelled samples of its own")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y", alpha=0.25)
+        panels[0].set_ylabel(f"{metric}, mean over {len(one.models)} clients")
+    panels[0].legend(fontsize=8, frameon=False)
     return figure
 
 

@@ -1,0 +1,141 @@
+"""Clients that were not there: they learn only what is their own, from the run's folder alone."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+import fedsense
+from conftest import quick, run
+from fedsense.cli import main
+from fedsense.engine.rounds import Engine, Settings
+from fedsense.errors import UserError
+from fedsense.federation import Federation
+from fedsense.joining import _class_by_class, join
+from fedsense.models.spec import ModelSpec
+from fedsense.work import stream
+
+MODEL = ModelSpec(("flic-mlp",), {"latent": 6, "hidden": 8, "shared": 7})
+CLASSES = ("sit", "walk", "run")
+
+
+def people(*sizes, train=24, test=30, classes=CLASSES, first=0):
+    """Gaussian classes in four dimensions, of which each person sees a projection of its own."""
+    centres = {name: stream("centre", name).normal(0, 2.5, 4) for name in classes}
+
+    def draw(who, width, split, count):
+        rng = stream(who, split)
+        y = rng.integers(0, len(classes), count)
+        seen = stream(who, "map").normal(0, 1, (4, width))
+        x = np.stack([centres[classes[i]] for i in y]) + rng.normal(0, 1, (count, 4))
+        return (x @ seen).astype("float32"), y
+
+    return Federation.from_arrays(
+        {
+            f"p{first + i}": {s: draw(first + i, w, s, n) for s, n in (("train", train), ("test", test))}
+            for i, w in enumerate(sizes)
+        },
+        classes=classes,
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("run")
+    method = quick("flic", optimiser="adam", lr=0.02, batch=10, epochs=6, pretrain=20, lambda_align=0.01)
+    run(method, people(5, 8, 11, 14), place, MODEL, rounds=4)
+    return place
+
+
+def test_newcomers_get_a_model_from_the_folder_alone(folder):
+    joined = join(folder, people(9, 23, first=10), samples=(6, 12, 500))
+    assert {(p.client, p.samples) for p in joined.points} == {(c, n) for c in ("p10", "p11") for n in (6, 12, 24)}
+    assert sorted(joined.curve("accuracy")) == [0, 6, 12]
+    assert joined.curve("accuracy")[0][0] > 0.7
+    server = fedsense.engine.checkpoint.load(folder / "checkpoints", False).server
+    for client, width in (("p10", 9), ("p11", 23)):
+        model = joined.models[client]
+        assert model["adapter.1.weight"].shape == (8, width)
+        for name, value in server["encoder"].items():
+            assert torch.equal(model[name], value), "what is shared is not trained"
+
+
+def test_joining_twice_gives_the_same(folder):
+    first, again = (join(folder, people(9, first=10), samples=(6,)) for _ in range(2))
+    assert first.points == again.points
+
+
+def test_classes_are_matched_by_name_and_unknown_ones_left_out(folder):
+    others = people(9, classes=("run", "sit", "swim"), first=20, train=40)
+    joined = join(folder, others)
+    assert joined.left_out.keys() == {"swim"}
+    assert joined.points[0].joined["accuracy"] > 0.6, "with the numbers of another roster it would be below chance"
+    with pytest.raises(UserError, match="its own are swim, fly"):
+        join(folder, people(9, classes=("swim", "fly"), first=20))
+
+
+def test_fewer_samples_are_among_more_and_classes_take_turns():
+    y = np.array([0] * 30 + [1] * 3 + [2] * 9)
+    order = _class_by_class(y, 0, "p")
+    assert sorted(order.tolist()) == list(range(42))
+    assert sorted(y[order[:9]].tolist()) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert (y[order[30:]] == 0).all()
+
+
+def test_what_cannot_be_joined_says_so(folder, tmp_path):
+    run(quick("fedavg"), people(5, 5), tmp_path / "avg", ModelSpec(("flic-mlp",), {"latent": 6, "hidden": 8}))
+    with pytest.raises(UserError, match=r"'adapter.1.weight' of shape \[8, 5\].*has \[8, 9\]"):
+        join(tmp_path / "avg", people(9, first=10))
+    same = join(tmp_path / "avg", people(5, first=10))
+    assert same.points[0].joined["accuracy"] > 0.4
+    shutil.copytree(folder, tmp_path / "begun", ignore=shutil.ignore_patterns("checkpoints"))
+    with pytest.raises(UserError, match="no checkpoint yet"):
+        join(tmp_path / "begun", people(9, first=10))
+
+
+def test_the_new_client_view_is_joining(tmp_path):
+    federation = people(5, 8, 11)
+    both = federation.with_clients(federation.clients, newcomers=people(9, 23, first=10).clients)
+    method = quick("flic", optimiser="adam", lr=0.02, batch=10, epochs=6, pretrain=20, lambda_align=0.01)
+    engine = Engine(
+        both, method, MODEL, Settings(rounds=3, views=("personal", "new-client"), workers=1, every=3), tmp_path
+    )
+    engine.run()
+    scores = engine.record.scores[-1]["scores"]["new-client"]["test"]["accuracy"]
+    assert scores.keys() == {"p10", "p11"}
+    assert min(scores.values()) > 0.5
+    result = fedsense.Result.of(engine, "flic")
+    assert any(row.view == "new-client" for row in result.rows())
+    with pytest.raises(UserError, match="nobody of 'mine' is held out"):
+        Engine(federation, method, MODEL, Settings(views=("new-client",)))
+
+
+def test_as_a_user_types_it(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recipe = tmp_path / "toy.toml"
+    recipe.write_text(
+        'name = "toy"\nrounds = 1\n[data]\nname = "toy-linear-map"\nclients = 40\n'
+        '[model]\nname = "flic-mlp"\nlatent = 4\nhidden = 4\n'
+        '[evaluation]\nviews = ["personal"]\n[[method]]\nname = "flic"\npretrain = 1\nepochs = 1\n'
+    )
+    with pytest.raises(SystemExit) as stop:
+        main(["run", str(recipe), "--out", "toy"])
+    assert not stop.value.code
+    command = ["join", "toy", "--data", "toy-linear-map", "--set", "clients=40", "--set", "seed=5", "--samples", "5"]
+    with pytest.raises(SystemExit) as stop:
+        main(command)
+    assert not stop.value.code
+    said = capsys.readouterr().out
+    assert "labelled samples" in said
+    assert (tmp_path / "toy/joined/curve.svg").read_text().startswith("<svg")
+    assert len(list((tmp_path / "toy/joined/flic-seed0/models").iterdir())) >= 20
+    with pytest.raises(SystemExit):
+        main([*command, "--json"])
+    points = json.loads(capsys.readouterr().out)["runs"]["flic-seed0"]
+    assert {"client", "samples", "joined", "alone"} <= points[0].keys()
+    with pytest.raises(SystemExit) as stop:
+        main(["join", "toy", "--data", "toy-linear-map", "--samples", "few"])
+    assert stop.value.code
+    assert "give whole numbers" in capsys.readouterr().err
