@@ -33,11 +33,19 @@ def test_python_runs(code, tmp_path, monkeypatch):
     runpy.run_path(str(tmp_path / "snippet.py"))
 
 
+def recordings(folder):
+    """A folder of the real recordings, each under its dataset's name."""
+    folder.mkdir()
+    for archive in real("hapt.tar.xz").parent.iterdir():
+        (folder / archive.name.replace("wisdm2019-watch", "wisdm2019")).symlink_to(archive)
+    return folder
+
+
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "console")], ids=lambda page: page.name)
 def test_commands_run_in_order(page, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     if "FEDSENSE_DATA" in page.read_text():
-        monkeypatch.setenv("FEDSENSE_DATA", str(real("hapt.tar.xz").parent))
+        monkeypatch.setenv("FEDSENSE_DATA", str(recordings(tmp_path / "recordings")))
     for recipe in blocks(page, "toml"):
         name = re.search(r'^name = "(\w+)"', recipe).group(1)
         (tmp_path / f"{name}.toml").write_text(recipe)

@@ -225,6 +225,19 @@ def test_what_is_written_into_is_made_every_time():
         again.zero_(), five.zero_()
 
 
+def test_rows_looked_up_by_number_are_played_but_not_those_of_a_mask():
+    table, rows = torch.arange(6.0).view(3, 2), torch.tensor([2, 0])
+    tape = Tape([rows], [table])
+    with tape:
+        out = table[rows] * 2
+    assert tape.finish([out])
+    assert tape.ready([table])([torch.tensor([1, 1])])[0].tolist() == [[4.0, 6.0], [4.0, 6.0]]
+    tape = Tape([rows], [table])
+    with tape:
+        out = table[table.sum(1) > 2]  # as many as there are
+    assert not tape.finish([out])
+
+
 def test_results_are_never_made_once():
     x, scale = torch.tensor([1.0, 2.0]), torch.tensor([3.0])
     tape = Tape([x], [], [scale])

@@ -85,7 +85,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = func(*args, **kwargs)
         single = isinstance(out, Tensor)
         results = (out,) if single else tuple(out) if isinstance(out, tuple | list) else ()
-        self.why = _why_not(func, out, results)
+        self.why = _why_not(func, args, out, results)
         if self.why:
             self._seen, self._raw = [], []
             return out
@@ -263,8 +263,10 @@ def _writes_elsewhere(func: Any, given: Sequence[Any], named: dict[str, Any]) ->
     return any(isinstance(v, Tensor) for v in _written(func, given, named))
 
 
-def _why_not(func: Any, out: Any, results: Sequence[Any]) -> str:
+def _why_not(func: Any, args: Sequence[Any], out: Any, results: Sequence[Any]) -> str:
     """Why an operation cannot be played again, or nothing."""
+    if func is aten.index.Tensor and all(i is None or i.dtype is torch.int64 for i in args[1]):
+        return ""  # only of masks it gives as much as they say
     if func is aten._local_scalar_dense.default or torch.Tag.data_dependent_output in func.tags:
         return "it reads a value of a tensor"
     if torch.Tag.nondeterministic_seeded in func.tags or torch.Tag.dynamic_output_shape in func.tags:

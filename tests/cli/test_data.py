@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from fedsense.cli import _run as cli
-from fedsense.cli.data import _file_name
+from fedsense.cli.data import _alike, _file_name
 from fedsense.data import find_dataset
 from fedsense.data.card import Download
 
@@ -170,3 +170,12 @@ def test_fetch(here, tmp_path, monkeypatch):
     finally:
         server.shutdown()
         server.server_close()
+
+
+def test_methods_that_refuse_alike_are_one_line():
+    why = "with m: {} shares 'w'; use hetfedrep, local"
+    refusals = {name: why.format(name) for name in ("fedavg", "fedavgm", "fedrep")} | {"flic": "with m: no adapter"}
+    assert _alike(refusals) == [
+        "fedavg, fedavgm, fedrep, with m: fedavg shares 'w'; use hetfedrep, local",
+        "flic, with m: no adapter",
+    ]

@@ -144,3 +144,81 @@ def test_check_of_all_data_of_a_recipe(here, tmp_path):
     code, _, err = here("data", "check", "nowhere.toml")
     assert code == 2
     assert "no recipe file 'nowhere.toml'" in err
+
+
+EVERYTHING = """\
+name = "everything"
+rounds = 2
+classes = "all"
+
+[[data]]
+label = "own"
+name = "folder"
+root = "kitchen"
+
+[[data]]
+label = "slow"
+name = "synthetic-imu"
+clients = 2
+samples = 24
+window = 40
+rate = 20.0
+
+[[data]]
+label = "caps"
+name = "synthetic-eeg"
+clients = 2
+samples = 24
+electrodes = [8, 8]
+
+[[data]]
+label = "large-caps"
+name = "synthetic-eeg"
+clients = 2
+samples = 24
+electrodes = [22, 22]
+seed = 1
+
+[model]
+name = "flic-mlp"
+shared = 10
+
+[evaluation]
+views = ["personal"]
+
+[training]
+epochs = 2
+
+[[method]]
+name = "local"
+
+[[method]]
+name = "hetfedrep"
+
+[[method]]
+name = "flic"
+pretrain = 2
+"""
+
+
+def test_phones_watches_and_caps_at_different_rates_in_one_recipe(here, tmp_path):
+    (tmp_path / "everything.toml").write_text(EVERYTHING)
+    assert here("data", "new", "kitchen", "--example")[0] == 0
+    code, out, err = here("data", "check", "everything.toml", "--json")
+    assert code == 0, err
+    report = json.loads(out)
+    shapes = {tuple(client["shape"]) for client in report["clients"].values()}
+    assert {shape[0] for shape in shapes if len(shape) == 2} == {6, 3}
+    assert {36, 253, 6} <= {shape[0] for shape in shapes}, "8 · 9 / 2, 22 · 23 / 2, phones"
+    assert (6, 40) in shapes
+    assert "fedavg" in report["refused_by"]
+    assert not {"local", "hetfedrep", "flic", "fedapa"} & set(report["refused_by"])
+    code, out, err = here("run", "everything.toml", "--json")
+    assert code == 0, err
+    rows = [row for row in json.loads(out)["results"] if row["metric"] == "accuracy"]
+    assert [row["method"] for row in rows] == ["local", "hetfedrep", "flic"]
+    for row in rows:
+        assert set(row["clients"]) == set(report["clients"])
+    code, _, err = here("run", "everything.toml", "--set", 'method=["fedavg"]', "--out", "other")
+    assert code == 2
+    assert "fedavg shares 'adapter.1.weight'" in err

@@ -316,6 +316,17 @@ def test_finishing_trains_own_parts_only_and_scores_them():
     assert plain.record.scores[-1] != engine.record.scores[-1]
 
 
+@pytest.mark.parametrize("name", ["hetfedrep", "fedavg", "local"])
+def test_those_who_were_never_chosen_finish_too_and_a_finished_run_can_be_read_again(name, tmp_path):
+    federation, settings = widths(5, 5, 5, 5), {"participation": 0.25, "rounds": 1, "finish": True, "model": CLASS}
+    engine = run(quick(name), federation, tmp_path, **settings)
+    again = run(quick(name), federation, tmp_path, **settings)  # nothing is left to do
+    same_bits(engine, again)
+    for client in federation.ids:
+        assert differ(engine.personal_parameters(client), again.personal_parameters(client)) == 0
+        assert differ(engine.personal_parameters(client), engine.site.client(client).initial) > 0
+
+
 def test_a_run_that_has_finished_goes_no_further(tmp_path):
     settings = {"model": HIDDEN, "finish": True}
     run(quick("flic"), widths(3, 9), tmp_path, rounds=1, **settings)

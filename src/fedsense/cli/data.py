@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from fedsense.data.check import Report
     from fedsense.data.dataset import Dataset
     from fedsense.federation import Federation
@@ -324,7 +326,15 @@ def _print_report(report: Report) -> None:
     console.print(table)
     console.print(f"{report.federation.description}; classes: {', '.join(report.federation.task.classes)}", style="dim")
     _print_list(console, "look at", report.warnings)
-    _print_list(console, "would be refused by", [f"{name}, {why}" for name, why in report.refusals.items()])
+    _print_list(console, "would be refused by", _alike(report.refusals))
+
+
+def _alike(refusals: Mapping[str, str]) -> list[str]:
+    """Methods and why they refuse; those that say the same but for their name, in one line."""
+    groups: dict[str, list[str]] = {}
+    for name, why in refusals.items():
+        groups.setdefault(re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", "…", why), []).append(name)
+    return [f"{', '.join(names)}, {refusals[names[0]]}" for names in groups.values()]
 
 
 def _print_list(console: Any, title: str, lines: list[str], most: int = 15) -> None:

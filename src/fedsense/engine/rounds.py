@@ -241,6 +241,8 @@ class Engine:
         for answered in self._in_turn("finish", self.trainees, after, score):
             for client, call, answer in answered:
                 self.trained[client] = answer.bundles["model"]
+                if client not in self.states:  # who was never chosen: the state it began with
+                    self.states[client] = answer.bundles["state"]
                 self.scores.pop(client, None)
                 if "scores" in answer.data:
                     self.scores[client] = answer.data["scores"]

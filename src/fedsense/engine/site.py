@@ -206,7 +206,9 @@ class Site:
             data["scores"] = {"personal": self._score(client, model, client.data)}
         elif call.score:
             data["scores"] = self._own_scores(client, model)
-        return Answer({"state": {}, "upload": {}, "model": to_device({"model": model}, "cpu")}, data)
+        return Answer(
+            {"state": to_device(state, "cpu"), "upload": {}, "model": to_device({"model": model}, "cpu")}, data
+        )
 
     def _trainee(self, call: Call, join: Callable[[Fit], Fitted] | None) -> Client:
         client = self.client(call.clients[0])

@@ -85,6 +85,40 @@ def learning_curves(joined: Sequence[Joined]) -> Figure:
     return figure
 
 
+def embeddings(moments: Sequence[Moment], classes: Sequence[str]) -> Figure:
+    """A panel a moment: samples by class (colour) and client (marker), and the anchors of the classes as stars."""
+    figure = Figure(figsize=(3.6 * len(moments), 3.9), layout="constrained")
+    panels = np.atleast_1d(figure.subplots(1, len(moments)))
+    colours = [COLOURS[i % len(COLOURS)] for i in range(len(classes))]
+    for axes, moment in zip(panels, moments, strict=True):
+        for client in np.unique(moment.client):
+            mine = moment.client == client
+            shades = [colours[label] for label in moment.label[mine]]
+            marker = "o^sDvP"[int(client) % 6]
+            axes.scatter(*moment.points[mine].T, c=shades, s=11, marker=marker, alpha=0.55, linewidths=0)
+        for place, label in zip(moment.anchors, moment.anchor_labels, strict=True):
+            axes.scatter(*place, s=170, marker="*", color=colours[label], edgecolors="black", linewidths=0.8, zorder=3)
+        axes.set_title(moment.title, fontsize=9)
+        axes.set_xticks([])
+        axes.set_yticks([])
+    for name, colour in zip(classes, colours, strict=True):
+        panels[0].scatter([], [], color=colour, s=20, label=name)
+    figure.legend(loc="outside lower center", ncols=min(8, len(classes)), fontsize=8, frameon=False)
+    return figure
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Points of a plane at one moment of a training, and what they are."""
+
+    title: str
+    points: NDArray[np.floating]  # [n, 2]
+    label: NDArray[np.int64]
+    client: NDArray[np.int64]
+    anchors: NDArray[np.floating]  # [anchors, 2]
+    anchor_labels: Sequence[int]
+
+
 def class_counts(federation: Federation) -> Figure:
     """Clients across, classes down: the darker, the more samples (all splits), with the number where there is room."""
     counts = np.sum([[*federation.class_counts(split).values()] for split in SPLITS], axis=0).T
