@@ -141,6 +141,7 @@ def find_runs(folder: Path) -> list[Path]:
 
 
 def _refuse_changes(before: Mapping[str, Any], after: Mapping[str, Any], folder: Path) -> None:
+    before = {"finish": False, **before}  # of experiments begun before there was any finishing
     for key in sorted({*before, *after}):
         if key not in FREE and before.get(key) != after.get(key):
             raise UserError(

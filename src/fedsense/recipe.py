@@ -21,6 +21,7 @@ from pydantic import (
 
 from fedsense.data import find_dataset, load, merge
 from fedsense.data.merging import Classes, check_classes, check_label
+from fedsense.data.projections import How as Projection
 from fedsense.engine.executors import Kind
 from fedsense.engine.rounds import VIEWS, Settings
 from fedsense.engine.store import DEFAULT_MB
@@ -33,8 +34,9 @@ from fedsense.models import MODELS, check_options
 from fedsense.models.spec import ModelSpec
 from fedsense.options import checked, explain, options_of
 
-# what a [[data]] table may say besides its dataset's options
-OF_A_TABLE: dict[str, Any] = {"missing": Missing, "label": str, "rename": dict[str, str]}
+# what [data], and a table of [[data]], may say besides a dataset's options
+OF_DATA: dict[str, Any] = {"missing": Missing, "projection": Projection}
+OF_A_TABLE: dict[str, Any] = OF_DATA | {"label": str, "rename": dict[str, str]}
 
 
 class Table(BaseModel):
@@ -301,7 +303,7 @@ def _check_single(recipe: Recipe) -> None:
             "classes chooses among those of several [[data]] tables; of one, say it in [data]: classes = […]",
             about="classes",
         )
-    _check_table(recipe.data, "data", {"missing": Missing})
+    _check_table(recipe.data, "data", OF_DATA)
 
 
 def _check_table(table: Mapping[str, Any], where: str, besides: Mapping[str, Any]) -> None:

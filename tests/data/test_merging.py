@@ -231,8 +231,20 @@ def test_counts_keep_what_they_stand_for():
     assert dict(zip(both.task.classes, both.task.values, strict=True)) == {"none": 0.0, "two": 2.0}
     with pytest.raises(UserError, match="class 'two' stands for 2 in 'a' and for 3 in 'b'; rename one"):
         merge([counted("a", ["none", "two"], (0.0, 2.0)), counted("b", ["two", "none"], (3.0, 0.0))])
-    with pytest.raises(UserError, match="'a' is a task of counting, 'phones' of classification"):
+    with pytest.raises(UserError, match="different tasks: 'a' of counting, 'phones' of classification; only"):
         merge([counted("a", ["walking", "turning"]), phones()])
+
+
+def test_values_of_a_regression_stay_as_they_are():
+    def speeds(name, quantity, shape):
+        return made(name, [quantity], {"1": [0.5, 1.5, -2.0]}, shape, kind="regression")
+
+    both = merge([speeds("a", "speed", (6, 20)), speeds("b", "pace", (3, 20))], rename={"b": {"pace": "speed"}})
+    assert both.task.classes == ("speed",)
+    assert both.task.kind == "regression"
+    assert both["b/1"].train.y.tolist() == [0.5, 1.5, -2.0]
+    with pytest.raises(UserError, match="'a' predicts speed, and 'b' pace; rename what means the same"):
+        merge([speeds("a", "speed", (6, 20)), speeds("b", "pace", (3, 20))])
 
 
 @pytest.mark.parametrize(

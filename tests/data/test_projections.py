@@ -8,11 +8,13 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 
+import fedsense
 from conftest import blobs, plain_net, quick, run
 from fedsense.data.projections import projected
 from fedsense.errors import UserError
 from fedsense.federation import ClientData, Federation, Samples
 from fedsense.models.spec import ModelSpec
+from fedsense.recipe import make_recipe
 
 each = pytest.mark.parametrize("how", ["t-sne", "mds", "pca"])
 
@@ -128,3 +130,12 @@ def test_wrong_projections_are_refused():
         projected(few(), "tsne")
     with pytest.raises(UserError, match="width is 0"):
         projected(few(), width=0)
+
+
+def test_as_an_option_of_data(tmp_path):
+    federation = fedsense.load("toy-linear-map", clients=60, projection="pca")
+    assert {client.input_shape for client in federation} == {(64,)}
+    with pytest.raises(UserError, match="projection"):
+        make_recipe(
+            {"data": {"name": "toy-linear-map", "projection": "sne"}, "model": "flic-mlp", "method": "fedrep"}, "mine"
+        )

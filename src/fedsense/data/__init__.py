@@ -6,6 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fedsense.data.merging import merge
+from fedsense.data.projections import How as Projection
+from fedsense.data.projections import projected
 from fedsense.errors import UserError, nearest
 from fedsense.federation import Federation, Missing
 
@@ -63,15 +65,18 @@ def load(
     name: str,
     *,
     missing: Missing = "refuse",
+    projection: Projection | None = None,
     default_seed: int | None = None,
     **options: Any,
 ) -> Federation:
     """The named federation, checked: ``load("synthetic-imu", clients=12, seed=3)``.
 
-    ``missing`` says what becomes of values that are not finite. ``default_seed`` is for datasets that draw anything,
+    ``missing`` says what becomes of values that are not finite. ``projection`` brings every client's samples to 64
+    numbers (see :func:`fedsense.data.projections.projected`). ``default_seed`` is for datasets that draw anything,
     where ``options`` do not give a seed.
     """
     dataset = find_dataset(name)
     if default_seed is not None and "seed" in dataset.defaults():
         options.setdefault("seed", default_seed)
-    return dataset.build(dataset.parse(options), missing)
+    federation = dataset.build(dataset.parse(options), missing)
+    return federation if projection is None else projected(federation, projection, seed=options.get("seed", 0))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedsense.errors import UserError, nearest
-from fedsense.federation import SPLITS, ClientData, Federation, Samples, Task
+from fedsense.federation import SPLITS, ClientData, Federation, Kind, Samples, Task
 from fedsense.recordings import Recordings
 
 Classes = Literal["common", "all"] | Sequence[str]  # those every federation has, those any has, or these
@@ -48,7 +48,8 @@ def merged(
 ) -> tuple[Federation, list[str]]:
     """The federation, and what a person should know of it besides."""
     parts = _parts(federations, rename or {}, labels)
-    chosen = _chosen(parts, check_classes(classes))
+    regression = _kind(parts) == "regression"
+    chosen = _quantity(parts) if regression else _chosen(parts, check_classes(classes))
     done = [_with_classes(part, chosen) for part in parts]
     remarks = [*_lonely(parts, chosen), *_strangers(parts), *(text for _, texts in done for text in texts)]
     made = [part for part, _ in done]
@@ -103,7 +104,7 @@ class _Part:
     @cached_property
     def present(self) -> list[str]:
         """Common names of what its clients train on; of all its classes, where recordings are yet to be made."""
-        if any(_yet_to_be_made(client) for client in self.federation):
+        if self.federation.task.kind == "regression" or any(map(_yet_to_be_made, self.federation)):
             return list(dict.fromkeys(self.names))
         counts = torch.bincount(torch.cat([client.train.y for client in self.federation])).tolist()
         return list(dict.fromkeys(name for name, count in zip(self.names, counts, strict=False) if count))
@@ -116,7 +117,7 @@ def _parts(
         raise UserError("merge takes a list of federations: fedsense.merge([phones, watches])")
     if not federations:
         raise UserError("there is nothing to merge; give at least one federation")
-    names = [f.name.replace("/", "-") for f in federations] if labels is None else [*labels]
+    names = [f.name.replace("/", "-") for f in federations] if labels is None else [str(label) for label in labels]
     if len(names) != len(federations):
         raise UserError(f"there are {len(federations)} federations, but {len(names)} labels; give one each")
     for name, count in Counter(map(check_label, names)).items():
@@ -135,7 +136,7 @@ def _parts(
 
 def _refuse_wrong_labels(federation: Federation) -> None:
     count = len(federation.task.classes)
-    for client in federation.everyone:
+    for client in federation.everyone if federation.task.kind != "regression" else ():
         for split in () if _yet_to_be_made(client) else client.splits:
             if len(split) and not 0 <= int(split.y.min()) <= int(split.y.max()) < count:
                 raise UserError(
@@ -188,13 +189,30 @@ def _chosen(parts: Sequence[_Part], classes: Classes) -> tuple[str, ...]:
     return tuple(classes)
 
 
-def _task(parts: Sequence[_Part], chosen: Sequence[str]) -> Task:
-    kinds = {part.federation.task.kind: part.label for part in parts}
+def _kind(parts: Sequence[_Part]) -> Kind:
+    kinds = {part.federation.task.kind: part.label for part in reversed(parts)}
     if len(kinds) > 1:
-        (kind, one), (other_kind, other) = kinds.items()
-        raise UserError(f"'{one}' is a task of {kind}, '{other}' of {other_kind}; only data of one kind can be merged")
-    if "counting" not in kinds:
-        return Task(tuple(chosen))
+        said = ", ".join(f"'{label}' of {kind}" for kind, label in reversed(kinds.items()))
+        raise UserError(f"the data are of different tasks: {said}; only data of one kind can be merged")
+    return next(iter(kinds))
+
+
+def _quantity(parts: Sequence[_Part]) -> tuple[str, ...]:
+    """What all of several regressions predict."""
+    first = parts[0]
+    for part in parts:
+        if part.names != first.names:
+            raise UserError(
+                f"'{first.label}' predicts {first.names[0]}, and '{part.label}' {part.names[0]}; rename what means the "
+                f"same, or leave one out"
+            )
+    return first.names
+
+
+def _task(parts: Sequence[_Part], chosen: Sequence[str]) -> Task:
+    kind = _kind(parts)
+    if kind != "counting":
+        return Task(tuple(chosen), kind)
     values: dict[str, tuple[float, str]] = {}
     for part in parts:
         for name, value in zip(part.names, part.federation.task.counts, strict=True):

@@ -74,6 +74,7 @@ def refuse_fewer_rounds(folder: Path, before: Mapping[str, Any], now: Mapping[st
 def _fixed(value: Any, key: str) -> Any:
     if key == "settings" and isinstance(value, dict):
         fixed = {name: v for name, v in value.items() if name not in FREE_SETTINGS}
+        fixed.setdefault("finish", False)  # of runs begun before there was any finishing
         if fixed.get("executor") == "workers":  # gives the same bits
             fixed["executor"] = "serial"
         return fixed

@@ -128,6 +128,7 @@ class Model:
         self._dropouts = [m for m in network.modules() if isinstance(m, Dropout)]
         self._mode: tuple[tuple[str, ...], bool] | None = None
         self._flops: int | None = None
+        self._latent: int | None = None
 
     def flops(self, input_shape: Sequence[int]) -> int:
         """Floating-point operations of one sample's forward pass: its matrix products and convolutions."""
@@ -141,8 +142,10 @@ class Model:
 
     def latent(self, input_shape: Sequence[int]) -> int:
         """Width of the latent space the adapter maps to; 0 if what it gives is no vector."""
-        latent = self._try(input_shape).latent
-        return latent.shape[1] if latent is not None and latent.ndim == 2 else 0
+        if self._latent is None:
+            latent = self._try(input_shape).latent
+            self._latent = latent.shape[1] if latent is not None and latent.ndim == 2 else 0
+        return self._latent
 
     @torch.no_grad()
     def _try(self, input_shape: Sequence[int]) -> Output:
