@@ -2,8 +2,8 @@
 
     python benchmarks/flic_picture.py [--out docs/img/flic-embedding.svg] [--seed 0]
 
-The toy problem of linear maps; of its clients three who have five classes between them. Their embeddings are pre-trained for
-10, 50 and 100 epochs; samples and anchors go to the plane by t-SNE together, each moment for itself.
+The toy problem of linear maps; of its clients three who have five classes between them. Their embeddings are
+pre-trained for 10, 50 and 100 epochs; samples and anchors go to the plane by t-SNE together, each moment for itself.
 """
 
 from __future__ import annotations
