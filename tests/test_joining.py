@@ -1,7 +1,9 @@
 """Clients that were not there: they learn only what is their own, from the run's folder alone."""
 
 import json
+import math
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from fedsense.engine.rounds import Engine, Settings
 from fedsense.errors import UserError
 from fedsense.federation import Federation
 from fedsense.joining import _class_by_class, join
+from fedsense.methods import FedHeNN
 from fedsense.models.spec import ModelSpec
 from fedsense.work import stream
 
@@ -54,6 +57,7 @@ def test_newcomers_get_a_model_from_the_folder_alone(folder):
     assert {(p.client, p.samples) for p in joined.points} == {(c, n) for c in ("p10", "p11") for n in (6, 12, 24)}
     assert sorted(joined.curve("accuracy")) == [0, 6, 12]
     assert joined.curve("accuracy")[0][0] > 0.7
+    assert {n: many for n, (_, _, many) in joined.curve("accuracy").items()} == {6: 2, 12: 2, 0: 2}
     server = fedsense.engine.checkpoint.load(folder / "checkpoints", False).server
     for client, width in (("p10", 9), ("p11", 23)):
         model = joined.models[client]
@@ -86,13 +90,77 @@ def test_fewer_samples_are_among_more_and_classes_take_turns():
 
 def test_what_cannot_be_joined_says_so(folder, tmp_path):
     run(quick("fedavg"), people(5, 5), tmp_path / "avg", ModelSpec(("flic-mlp",), {"latent": 6, "hidden": 8}))
-    with pytest.raises(UserError, match=r"'adapter.1.weight' of shape \[8, 5\].*has \[8, 9\]"):
+    with pytest.raises(UserError, match=r"'adapter.1.weight' of shape \[8, 5\].*shape \[9\], \[8, 9\]"):
         join(tmp_path / "avg", people(9, first=10))
     same = join(tmp_path / "avg", people(5, first=10))
     assert same.points[0].joined["accuracy"] > 0.4
     shutil.copytree(folder, tmp_path / "begun", ignore=shutil.ignore_patterns("checkpoints"))
     with pytest.raises(UserError, match="no checkpoint yet"):
         join(tmp_path / "begun", people(9, first=10))
+
+
+def test_a_client_with_just_as_many_samples_counts_there(folder):
+    few, many = people(9, train=10, first=10), people(9, train=30, first=11)
+    both = few.with_clients([*few.clients, *many.clients])
+    assert {n: many for n, (_, _, many) in join(folder, both, samples=(10, 20)).curve("accuracy").items()} == {
+        10: 2,
+        20: 1,
+        0: 2,
+    }
+
+
+def test_one_network_a_client_whatever_its_samples(tmp_path):
+    model = ModelSpec(("flic-mlp", "sensor-cnn"), {"latent": 6})
+    signals = people(64, 64).change(lambda c: c.change(lambda _, s: replace(s, x=s.x.view(len(s.x), 4, 16))))
+    run(quick("fedhenn"), signals, tmp_path, model, rounds=1)
+    new = people(64, 64, first=10).change(lambda c: c.change(lambda _, s: replace(s, x=s.x.view(len(s.x), 4, 16))))
+    rounds, finish = [], FedHeNN.finish
+
+    def noted(self, client, state, down, work):
+        rounds.append((work.round, client.model.architecture))
+        return finish(self, client, state, down, work)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FedHeNN, "finish", noted)
+        join(tmp_path, new, samples=(6, 12), workers=1)
+    assert {round for round, _ in rounds} == {2}, "the round whose points the server's kernel is of"
+    assert sorted(kind for _, kind in rounds) == ["flic-mlp"] * 3 + ["sensor-cnn"] * 3
+
+
+def test_a_regression_is_joined_by_regressions(tmp_path, folder):
+    def values(*sizes, first=0, name="speed"):
+        made = {
+            f"v{first + i}": {
+                split: (stream(i, split).normal(size=(20, w)).astype("float32"), stream(i, split).uniform(size=20))
+                for split in ("train", "test")
+            }
+            for i, w in enumerate(sizes)
+        }
+        return Federation.from_arrays(made, [name], kind="regression")
+
+    run(quick("flic"), values(4, 6), tmp_path, MODEL, metrics=("rmse",), views=("personal",))
+    joined = join(tmp_path, values(9, first=10), samples=(5,))
+    assert set(joined.points[0].joined) == {"rmse"}
+    with pytest.raises(UserError, match="but 'mine' is a regression"):
+        join(folder, values(9, first=10))
+    with pytest.raises(UserError, match="predicts 'speed', but 'mine' has 'height'"):
+        join(tmp_path, values(9, first=10, name="height"))
+
+
+def test_what_is_not_defined_is_left_out_of_means(tmp_path, folder):
+    joined = join(folder, people(9, first=10), samples=(6,))
+    point = joined.points[0]
+    holes = replace(joined, points=(replace(point, joined={"accuracy": math.nan}), *joined.points))
+    assert math.isfinite(holes.curve("accuracy")[6][0])
+    holes.save(tmp_path)
+    assert json.loads((tmp_path / "join.json").read_text())["points"][0]["joined"] == {"accuracy": None}
+
+
+def test_newcomers_that_do_not_fit_are_refused_before_round_one():
+    federation = people(5, 5)
+    both = federation.with_clients(federation.clients, newcomers=people(9, first=10).clients)
+    with pytest.raises(UserError, match=r"client 'p10', whose samples have shape \[9\], \[8, 9\]"):
+        Engine(both, quick("fedavg"), MODEL, Settings(views=("personal", "new-client")))
 
 
 def test_the_new_client_view_is_joining(tmp_path):
@@ -108,6 +176,7 @@ def test_the_new_client_view_is_joining(tmp_path):
     assert min(scores.values()) > 0.5
     result = fedsense.Result.of(engine, "flic")
     assert any(row.view == "new-client" for row in result.rows())
+    assert result.new_sizes == {"p10": 30, "p11": 30} == fedsense.Result.read(tmp_path).new_sizes
     with pytest.raises(UserError, match="nobody of 'mine' is held out"):
         Engine(federation, method, MODEL, Settings(views=("new-client",)))
 

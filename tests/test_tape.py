@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from conftest import blobs, plain_net, small_net
+from conftest import blobs, plain_net, quick, run, small_net
 from fedsense.client import Client
 from fedsense.models.network import Dropout, Model, Network
 from fedsense.ops import classify, cross_entropy
@@ -343,3 +343,25 @@ def test_what_a_loss_changes_in_x_is_seen_by_a_resting_encoder():
     done = fit(loss, client.initial, client, epochs, sgd(0.1), only="head")
     plain = fit(classify(client), client.initial, client, epochs, sgd(0.1), only="head")
     assert not torch.allclose(done.params["head.weight"], plain.params["head.weight"], atol=1e-3)
+
+
+def test_batchnorm_side_by_side_is_played():
+    """Its statistics are changed in place, and read again in the same step."""
+    run(quick("fedavg", epochs=4), blobs(clients=4), executor="cohort", rounds=2)
+    assert Recorder._tapes
+    assert {tape.why for tape in Recorder._tapes.values()} == {""}
+
+
+def test_what_is_given_under_another_name_is_another_step():
+    client = client_of(plain_net)
+
+    def loss(params, batch):
+        ((name, weight),) = batch.given.items()
+        push = (1 if name == "pull" else -1) * weight.sum() * params["head.bias"].sum()
+        return cross_entropy(client.model(params, batch).logits, batch) + push
+
+    def fitted(name):
+        work = Work(0, 1, client.id, 8).epochs(4)
+        return fit(loss, client.initial, client, work, sgd(0.1), given={name: torch.ones(1)}).params["head.bias"]
+
+    assert fitted("pull").sum() < 0 < fitted("push").sum()

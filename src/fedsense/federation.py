@@ -431,8 +431,9 @@ def _checked(client: ClientData, task: Task, missing: Missing) -> ClientData:
                 f"train samples {list(client.input_shape)}; cut them to one shape"
             )
         if task.kind == "regression":
-            if samples.y.dtype != torch.float32 or not _finite(samples.y):
-                raise UserError(f"client '{client.id}': {name} holds values of '{task.classes[0]}' that are not finite")
+            if not samples.y.is_floating_point() or not _finite(samples.y):
+                what = "are not finite" if samples.y.is_floating_point() else f"are {samples.y.dtype}, not floats"
+                raise UserError(f"client '{client.id}': {name} holds values of '{task.classes[0]}' that {what}")
             continue
         if len(samples) and not (int(samples.y.min()) >= 0 and int(samples.y.max()) < len(task.classes)):
             wrong = int(samples.y.min()) if int(samples.y.min()) < 0 else int(samples.y.max())

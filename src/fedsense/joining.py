@@ -7,6 +7,7 @@ network trained on these samples alone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -20,11 +21,12 @@ from fedsense.bundle import Bundle, Params
 from fedsense.engine import checkpoint as checkpoints
 from fedsense.engine.executors import make_executor
 from fedsense.engine.folder import RUN_FILE, read_json, write_json
+from fedsense.engine.record import without_nan
 from fedsense.engine.site import Call, Site
 from fedsense.errors import RunFailed, UserError
 from fedsense.evaluation.metrics import check_metrics
 from fedsense.federation import ClientData, Federation, Samples, Task
-from fedsense.method import MODEL_GROUPS, Method
+from fedsense.method import Method
 from fedsense.methods import Local, find_method
 from fedsense.models import MODELS
 from fedsense.models.spec import ModelSpec
@@ -52,37 +54,35 @@ class Joined:
     models: Mapping[str, Params] = field(repr=False)  # of each client, with all its labelled samples
     classes: tuple[str, ...] = ()
     left_out: Mapping[str, int] = field(default_factory=dict)  # samples of classes the run does not know
+    counts: tuple[int, ...] = ()  # of labelled samples that were asked for
 
-    def curve(self, metric: str) -> dict[int, tuple[float, float]]:
-        """Samples → mean over clients, joined and alone; 0 stands for all a client has."""
+    def curve(self, metric: str) -> dict[int, tuple[float, float, int]]:
+        """Samples → mean over those clients who have as many, joined and alone, and how many they are; 0 is all."""
         largest = {p.client: max(q.samples for q in self.points if q.client == p.client) for p in self.points}
-        by: dict[int, list[Point]] = {}
-        for point in self.points:
-            by.setdefault(0 if point.samples == largest[point.client] else point.samples, []).append(point)
+        whole = {p.client: p for p in self.points if p.samples == largest[p.client]}
+        some = {n: [p for p in self.points if p.samples == n] for n in self.counts}
+        some[0] = list(whole.values())
         return {
-            n: (float(np.mean([p.joined[metric] for p in some])), float(np.mean([p.alone[metric] for p in some])))
-            for n, some in sorted(by.items(), key=lambda item: item[0] or 10**9)
+            n: (_mean([p.joined[metric] for p in points]), _mean([p.alone[metric] for p in points]), len(points))
+            for n, points in some.items()
+            if points
         }
 
     def save(self, folder: Path) -> None:
         """The curve as ``join.json``, and every client's model as a safetensors file."""
         (folder / "models").mkdir(parents=True, exist_ok=True)
         about = {"method": self.method, "classes": self.classes, "left_out": dict(self.left_out)}
-        write_json(folder / JOINED, {**about, "points": [asdict(point) for point in self.points]})
+        points = [asdict(point) for point in self.points]
+        write_json(folder / JOINED, without_nan({**about, "points": points}))
         for client, params in self.models.items():
             values = {name: t.detach().cpu().contiguous() for name, t in params.items()}
             name = client.replace("/", "-")
             (folder / "models" / f"{name}.safetensors").write_bytes(safetensors.torch.save(values))
 
 
-def join(
-    folder: Path,
-    newcomers: Federation,
-    samples: Sequence[int] = (),
-    workers: int | None = None,
-    seed: int | None = None,
-) -> Joined:
+def join(folder: str | Path, newcomers: Federation, samples: Sequence[int] = (), workers: int | None = None) -> Joined:
     """Newcomers join the run in ``folder``, with each number of labelled ``samples`` and with all they have."""
+    folder = Path(folder)
     about = read_json(folder / RUN_FILE)
     task = Task(**{key: about["task"][key] for key in ("classes", "kind", "values")} | {"members": {}})
     task = replace(task, classes=tuple(task.classes), values=tuple(task.values))
@@ -93,15 +93,17 @@ def join(
     found = checkpoints.load(folder / "checkpoints", False)
     if found is None:
         raise UserError(f"{folder} has no checkpoint yet; let the run finish first")
-    seed = about["seed"] if seed is None else seed
+    seed = about["seed"]
     metrics = tuple(about["settings"]["metrics"])
     check_metrics(metrics, task)
     known, left_out = _in_classes(newcomers, task)
+    dealt = sorted(client.id for client in known)  # several networks are dealt out as in a run
+    known = [replace(client, model=client.model or model.for_client(dealt.index(client.id))) for client in known]
     federation = Federation(newcomers.name, task, tuple(_with_fewer(known, samples, seed)))
     epochs = method.epochs + int(getattr(method, "pretrain", 0))
     fields = ("batch", "optimiser", "lr", "momentum", "weight_decay", "clip")
     alone = Local(epochs=epochs, **{name: getattr(method, name) for name in fields})
-    round = about["settings"]["rounds"] + 1
+    round = found.round + 1
     joined = _answers(Site(federation, method, model, seed, metrics=metrics), found.server, round, workers)
     own = _answers(Site(federation, alone, model, seed, metrics=metrics), {}, round, workers)
     points, models = [], {}
@@ -110,7 +112,13 @@ def join(
         points.append(Point(who, len(client.train), joined[client.id][0], own[client.id][0]))
         if client.traits["all"]:
             models[who] = joined[client.id][1]
-    return Joined(about.get("label", method.name), tuple(points), models, task.classes, left_out)
+    counts = tuple(sorted({n for n in samples if n > 0}))
+    return Joined(about.get("label", method.name), tuple(points), models, task.classes, left_out, counts)
+
+
+def _mean(values: Sequence[float]) -> float:
+    known = [value for value in values if math.isfinite(value)]
+    return float(np.mean(known)) if known else math.nan
 
 
 def _method(about: Mapping[str, Any]) -> Method:
@@ -120,6 +128,13 @@ def _method(about: Mapping[str, Any]) -> Method:
 
 def _in_classes(newcomers: Federation, task: Task) -> tuple[list[ClientData], dict[str, int]]:
     """The newcomers with the run's class numbers, and how many samples are of classes the run does not know."""
+    if (newcomers.task.kind == "regression") != (task.kind == "regression"):
+        raise UserError(f"the run is a {task.kind}, but '{newcomers.name}' is a {newcomers.task.kind}")
+    if task.kind == "regression":
+        if newcomers.task.classes != task.classes:
+            other = newcomers.task.classes[0]
+            raise UserError(f"the run predicts '{task.classes[0]}', but '{newcomers.name}' has '{other}'")
+        return [c for c in newcomers.everyone if len(c.train) and len(c.test)], {}
     number = {name: place for place, name in enumerate(task.classes)}
     places = torch.tensor([number.get(name, -1) for name in newcomers.task.classes])
     left_out = dict.fromkeys((name for name in newcomers.task.classes if name not in number), 0)
@@ -155,6 +170,8 @@ def _with_fewer(clients: Sequence[ClientData], samples: Sequence[int], seed: int
 def _class_by_class(y: np.ndarray, seed: int, client: str) -> np.ndarray:
     """Samples in an order in which classes take turns."""
     shuffled = stream(seed, client, "labelled").permutation(len(y))
+    if y.dtype.kind == "f":  # values have no classes
+        return shuffled
     turn = np.zeros(len(y), np.int64)
     for label in np.unique(y):
         mine = y[shuffled] == label
@@ -164,7 +181,7 @@ def _class_by_class(y: np.ndarray, seed: int, client: str) -> np.ndarray:
 
 def _answers(site: Site, server: Bundle, round: int, workers: int | None) -> dict[str, tuple[dict[str, float], Params]]:
     """Client → its test scores and its model."""
-    _refuse_other_shapes(site, server)
+    site.refuse_misfits(site.federation.clients, server)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     executor = make_executor(site, "auto", workers)
@@ -183,16 +200,3 @@ def _answers(site: Site, server: Bundle, round: int, workers: int | None) -> dic
         executor.close()
         torch.set_num_threads(threads)
     return {c: (a.data["scores"]["personal"]["test"], a.bundles["model"]["model"]) for c, a in found.items()}
-
-
-def _refuse_other_shapes(site: Site, server: Bundle) -> None:
-    """What is shared must fit the newcomer's network."""
-    for member in site.task.members.values():
-        for group in MODEL_GROUPS:
-            for name, value in server.get(group, {}).items():
-                if name in member.shapes and member.shapes[name] != tuple(value.shape):
-                    raise UserError(
-                        f"the run shares '{name}' of shape {list(value.shape)}, but a client with samples of shape "
-                        f"{list(site.federation.clients[0].input_shape)} has {list(member.shapes[name])}; only methods "
-                        "with adapters (flic, hetfedrep) take clients of other shapes"
-                    )

@@ -62,7 +62,8 @@ class Recorder:
         size, inputs = batch.mask.shape, self._inputs(batch)
         shapes = tuple([tuple([(t.shape, t.stride(), t.dtype) for t in kind]) for kind in inputs])
         model = self.asked.client.model
-        key = (self.loss, model.family or model, self.asked.parts, tuple(self.flow.now), shapes)
+        names = (*self.flow.now, *sorted(batch.given), "beside", *sorted(batch.beside))
+        key = (self.loss, model.family or model, self.asked.parts, names, shapes)
         known = None if self.loss is None else self._tapes.get(key)
         if known is not None:
             self._tapes.move_to_end(key)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fedsense.bundle import Params
 from fedsense.engine.folder import RUN_FILE
 from fedsense.engine.record import read_lines, totals, without_nan
-from fedsense.engine.rounds import Engine
+from fedsense.engine.rounds import NEW_CLIENT, Engine
 from fedsense.errors import UserError
 from fedsense.evaluation.metrics import LOWER_IS_BETTER
 from fedsense.evaluation.summary import Row, summarise
@@ -57,9 +57,18 @@ class PersonalModel:
     classes: tuple[str, ...]
     params: Params = field(repr=False)
     _logits: Callable[[torch.Tensor], torch.Tensor] = field(repr=False)
+    kind: str = "classification"
+
+    def values(self, x: Any) -> NDArray[np.float32]:
+        """Of a regression: what it predicts for each sample."""
+        if self.kind != "regression":
+            raise UserError("this model tells classes, not values; ask predict or probabilities")
+        return self._logits(torch.as_tensor(x, dtype=torch.float32))[:, 0].cpu().numpy()
 
     def probabilities(self, x: Any) -> NDArray[np.float32]:
         """``[n, classes]`` for samples ``[n, ...]`` of the client's input shape."""
+        if self.kind == "regression":
+            raise UserError(f"this model predicts values of '{self.classes[0]}', not classes; ask values")
         return self._logits(torch.as_tensor(x, dtype=torch.float32)).softmax(1).cpu().numpy()
 
     def predict(self, x: Any) -> list[str]:
@@ -88,6 +97,7 @@ class Result:
         repr=False
     )  # an entry for every round: bytes, seconds and memory of every client that took part
     held_out_sizes: dict[str, int] = field(default_factory=dict, repr=False)
+    new_sizes: dict[str, int] = field(default_factory=dict, repr=False)  # test samples of people who join
     observations: list[dict[str, Any]] = field(
         default_factory=list, repr=False
     )  # an entry for every evaluated round: what the method has to show (FedAPA: who learns from whom)
@@ -105,6 +115,7 @@ class Result:
             rounds=engine.settings.rounds,
             test_sizes={c.id: len(c.test) for c in engine.federation},
             held_out_sizes={c.id: sum(map(len, c.splits)) for c in engine.federation.newcomers},
+            new_sizes={c.id: len(c.test) for c in engine.federation.newcomers},
             history=engine.record.scores,
             ledger=engine.record.ledger,
             observations=engine.record.observations,
@@ -125,6 +136,7 @@ class Result:
                 rounds=about["settings"]["rounds"],
                 test_sizes={c: sizes["test"] for c, sizes in about["clients"].items()},
                 held_out_sizes={c: sizes["samples"] for c, sizes in about.get("newcomers", {}).items()},
+                new_sizes={c: sizes.get("test", 0) for c, sizes in about.get("newcomers", {}).items()},
                 history=read_lines(folder / "scores.jsonl"),
                 ledger=read_lines(folder / "ledger.jsonl"),
                 observations=read_lines(path) if (path := folder / "observations.jsonl").exists() else [],
@@ -142,7 +154,8 @@ class Result:
 
     def rows(self, selection: str | None = None) -> list[Row]:
         sizes = {"everyone": 1} | self.test_sizes | self.held_out_sizes  # all people held out, pooled, are one row
-        return summarise(self.method, self.seed, self.history, sizes, selection or self.summary)
+        of_view = {NEW_CLIENT: self.new_sizes}
+        return summarise(self.method, self.seed, self.history, sizes, selection or self.summary, of_view)
 
     @property
     def cost(self) -> dict[str, Any]:
@@ -166,7 +179,8 @@ class Result:
                 )
             return engine.method.predict(client, params, x.to(client.device))
 
-        return PersonalModel(client_id, engine.federation.task.classes, params, logits)
+        task = engine.federation.task
+        return PersonalModel(client_id, task.classes, params, logits, task.kind)
 
     def _reopen(self) -> Engine:
         from fedsense.experiment import reopen

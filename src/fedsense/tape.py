@@ -139,7 +139,8 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
             done = sorted((op.reads | made) - needed - kept)
             if done:  # nobody wants them any more
                 lines.append(f"{_tuple(done)} = ({'None, ' * len(done)})")
-            names = [f"t{s}" if s in needed else "_" for s in op.slots]
+            changed = set(op.writes)  # what it gives is what it changed, which has its name already
+            names = [f"t{s}" if s in needed and s not in changed else "_" for s in op.slots]
             to = "" if not names else f"{names[0]} = " if op.single else f"({', '.join(names)},) = "
             lines.append(f"{to}{constants.name(op.function)}({constants.arguments(op)})")
             needed |= op.reads
@@ -163,7 +164,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """
         own = set(results)
         for op in reversed(self._raw):
-            if op.looks and not own.isdisjoint(op.slots):
+            if (op.looks or op.func is aten._unsafe_view.default) and not own.isdisjoint(op.slots):
                 own |= op.reads
         placed, fixed = set(self._placed), set(self._fixed)
         written = {slot for op in self._raw for slot in op.writes}
@@ -219,8 +220,10 @@ class _Operation(NamedTuple):
     @property
     def function(self) -> Any:
         """What to call: PyTorch's own function, where there is one, is reached faster than the operation."""
-        plain = None if self.changes else getattr(torch._C._VariableFunctions, self.func.overloadpacket.__name__, None)
-        return plain or getattr(self.func, "_op", self.func)
+        own = getattr(self.func, "_op", self.func)
+        if self.changes or self.func is aten.index.Tensor:  # whose places may be left empty
+            return own
+        return getattr(torch._C._VariableFunctions, self.func.overloadpacket.__name__, own)
 
 
 class _Constants:

@@ -82,3 +82,20 @@ def test_an_interruption_ends_those_who_wait(company, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         company.run([update, update])
     assert left == [1, 1]
+
+
+def test_an_interruption_in_an_update_stops_the_others(company):
+    company, _ = company
+    went_on = []
+
+    def interrupted(join):
+        join("x")
+        raise KeyboardInterrupt
+
+    def update(join):
+        join("x")
+        went_on.append(1)
+
+    with pytest.raises(KeyboardInterrupt):
+        company.run([interrupted, update])
+    assert not went_on

@@ -1,5 +1,6 @@
 """FLIC: its objective by hand, its phases, and what it is without its terms."""
 
+import json
 import math
 
 import numpy as np
@@ -8,7 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from conftest import blobs, quick, run, same_bits
+import fedsense
+from conftest import NET, blobs, quick, run, same_bits
 from fedsense.bundle import part
 from fedsense.client import Client
 from fedsense.engine.rounds import Engine, Settings
@@ -415,3 +417,65 @@ def test_what_does_not_suit_a_regression_is_refused():
         Federation.from_arrays(
             {"a": {"train": (np.zeros((2, 1)), [0.1, np.nan])}}, classes=["v"], kind="regression"
         ).check()
+
+
+class Onward(Network):
+    def onward(self, latent):
+        z = self.encoder(latent)
+        return super().onward(latent)._replace(logits=self.head((5 * z).tanh()))
+
+
+def hooked(width):
+    network = Network(nn.Identity(), nn.Linear(4, 3), 4, nn.Sequential(nn.Flatten(), nn.Linear(width, 4)))
+    network.adapter.register_forward_hook(lambda *_: None)
+    return network
+
+
+def test_only_networks_that_are_alike_after_their_first_layer_are_a_family():
+    def of(width, last=4, kind=Network):
+        return Model(kind(nn.Identity(), nn.Linear(last, 3), last, nn.Sequential(nn.Flatten(), nn.Linear(width, last))))
+
+    assert of(5).family == of(9).family != of(5, last=6).family
+    assert of(5).family is not None
+    assert of(5, kind=Onward).family is None
+    assert not of(5, kind=Onward).plain
+    assert Model(hooked(5)).family is None
+    with_norm = nn.Sequential(nn.Flatten(), nn.Linear(5, 4), nn.BatchNorm1d(4))
+    assert Model(Network(nn.Identity(), nn.Linear(4, 3), 4, with_norm)).family is None
+
+
+def test_l2gd_refuses_running_statistics_and_heads_that_differ():
+    with pytest.raises(UserError, match="running statistics"):
+        Site(blobs(), quick("flic", base="l2gd"), NET, seed=0)
+
+    def other_heads(shape, classes):
+        middle = 4 + shape[0]
+        encoder = nn.Linear(5, middle)
+        return Network(encoder, nn.Linear(middle, classes), middle, nn.Sequential(nn.Flatten(), nn.Linear(shape[0], 5)))
+
+    with pytest.raises(UserError, match=r"shares 'encoder\.bias'"):
+        Site(widths(3, 9), quick("flic", base="l2gd"), ModelSpec.of(other_heads), seed=0)
+
+
+def test_a_pool_does_not_finish_for_itself():
+    engine = run(quick("centralized"), blobs(), rounds=2, finish=True)
+    assert [line["round"] for line in engine.record.ledger] == [1, 2]
+
+
+def test_runs_begun_before_there_was_a_seed_in_the_task_go_on(tmp_path):
+    run(quick("fedavg"), blobs(), tmp_path, rounds=1)
+    about = json.loads((tmp_path / "run.json").read_text())
+    del about["task"]["seed"], about["settings"]["finish"]
+    (tmp_path / "run.json").write_text(json.dumps(about))
+    assert run(quick("fedavg"), blobs(), tmp_path, rounds=2).round == 2
+
+
+def test_a_personal_model_of_a_regression_gives_values():
+    result = fedsense.run(
+        slopes(3, 5), quick("flic", optimiser="adam", lr=0.02, epochs=6), HIDDEN, rounds=2, metrics="rmse",
+        views="personal", progress=False,
+    )  # fmt: skip
+    mine, data = result.personal_model("c00"), result.engine.federation["c00"].test
+    assert np.abs(mine.values(data.x) - data.y.numpy()).mean() < 0.2
+    with pytest.raises(UserError, match="not classes; ask values"):
+        mine.probabilities(data.x)

@@ -131,7 +131,8 @@ def join(
     """Clients that were not there get what a run learned, and learn only what is their own."""
     from fedsense.cli.data import _target
     from fedsense.data import load
-    from fedsense.errors import UserError
+    from fedsense.engine.record import without_nan
+    from fedsense.errors import FedsenseError, UserError
     from fedsense.experiment import find_runs
     from fedsense.joining import join as join_run
     from fedsense.report.figures import learning_curves, svg
@@ -143,28 +144,38 @@ def join(
         raise UserError(f"--samples {samples}: give whole numbers, as in --samples 5,10,20") from error
     newcomers = load(name, **{key.replace("-", "_"): value for key, value in options.items()})
     folder, results = out or run / "joined", []
-    for each in find_runs(run):
+    runs = find_runs(run)
+    for each in runs:
         print(f"{each.name}: {len(newcomers.everyone)} clients join", file=sys.stderr)
-        joined = join_run(each, newcomers, counts)
+        try:
+            joined = join_run(each, newcomers, counts)
+        except FedsenseError as error:
+            if len(runs) == 1:
+                raise
+            print(f"{each.name} is left out: {error}", file=sys.stderr)
+            continue
         joined.save(folder / each.name)
         results.append((each.name, joined))
+    if not results:
+        raise UserError(f"nobody could join any run of {run}")
     (folder / "curve.svg").write_text(svg(learning_curves([joined for _, joined in results])), encoding="utf-8")
     if json_:
         points = {place: [vars(point) for point in joined.points] for place, joined in results}
-        print(json.dumps({"folder": str(folder), "runs": points}, indent=1))
+        print(json.dumps(without_nan({"folder": str(folder), "runs": points}), indent=1))
         return
     for place, joined in results:
         metric = next(iter(joined.points[0].joined))
         rows: list[dict[str, str | int]] = [
             {
                 "labelled samples": "all" if n == 0 else str(n),
+                "clients": str(many),
                 f"{metric}, joined": f"{with_run:.3f}",
                 "alone": f"{alone:.3f}",
                 "gain": f"{with_run - alone:+.3f}",
             }
-            for n, (with_run, alone) in joined.curve(metric).items()
+            for n, (with_run, alone, many) in joined.curve(metric).items()
         ]
-        print(f"\n{place}, mean over {len(joined.models)} clients")
+        print(f"\n{place}, mean over the clients that have as many samples")
         _print_rows(rows)
         for name, count in joined.left_out.items():
             print(f"left out: {count} samples of '{name}', a class the run does not know", file=sys.stderr)

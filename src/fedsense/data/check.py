@@ -131,9 +131,9 @@ def examine_several(
 
 
 def _as_measured(
-    name: str, missing: Missing = "refuse", **options: Any
+    name: str, missing: Missing = "refuse", projection: str | None = None, **options: Any
 ) -> tuple[Federation, Sequence[Recording], tuple[str, ...]]:
-    """The federation with values as they were measured, its recordings, and remarks on what is not in it."""
+    """The federation with values as they were measured (not projected), its recordings, remarks on what is left out."""
     dataset = find_dataset(name)
     parsed = dataset.parse(options)
     if "normalise" in parsed:  # what two clients have in common can be seen in values that are not normalised
@@ -214,7 +214,9 @@ def _client(
     digests: dict[str, set[bytes]],
     newcomer: bool,
 ) -> ClientReport:
-    counts = np.bincount(np.concatenate([client.split(s).y.numpy() for s in SPLITS]), minlength=len(names))
+    labels = np.concatenate([client.split(s).y.numpy() for s in SPLITS])
+    of_values = labels.dtype.kind == "f"  # of a regression: samples, under the name of the quantity
+    counts = np.array([len(labels)]) if of_values else np.bincount(labels, minlength=len(names))
     jitter, gap = _evenness(recordings)
     apart = [("val", "train"), ("test", "train"), ("test", "val")]
     return ClientReport(

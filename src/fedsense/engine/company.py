@@ -79,6 +79,8 @@ class _Turn:
         self._coroutine.switch()
         self._gradients = torch.is_grad_enabled()
         torch.set_grad_enabled(outside)
+        if isinstance(self.outcome, KeyboardInterrupt):  # not one client's affair
+            raise self.outcome
         return not self._coroutine.dead
 
     def leave(self) -> None:

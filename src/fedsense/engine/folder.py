@@ -72,6 +72,8 @@ def refuse_fewer_rounds(folder: Path, before: Mapping[str, Any], now: Mapping[st
 
 
 def _fixed(value: Any, key: str) -> Any:
+    if key == "task" and isinstance(value, dict):
+        return {name: value.get(name) for name in ("classes", "kind", "values")}
     if key == "settings" and isinstance(value, dict):
         fixed = {name: v for name, v in value.items() if name not in FREE_SETTINGS}
         fixed.setdefault("finish", False)  # of runs begun before there was any finishing

@@ -144,7 +144,8 @@ class Engine:
             executor=s.executor,
         )
         if asked := [view for view in s.views if view in (*HELD_OUT, NEW_CLIENT)]:
-            _refuse_without_newcomers(self.site, asked[0])
+            for view in asked:
+                _refuse_without_newcomers(self.site, view)
         self.trainees = sorted(client.id for client in self.site.trainees if len(client.train))
         if not self.trainees:
             raise UserError(f"no client of '{self.federation.name}' has training data")
@@ -272,7 +273,7 @@ class Engine:
             self.server = self.method.aggregate(self.server, uploads)
         self._commit(chosen, answers)
         self.record.add("ledger", self._ledger_line(round, calls, answers))
-        if self.settings.finish and round == self.settings.rounds:
+        if self.settings.finish and round == self.settings.rounds and not self.method.pools:
             self._finish(own)
         if scoring:
             self.record.add("scores", {"round": round, "scores": self._score(round)})
@@ -283,7 +284,8 @@ class Engine:
         self._save(always=round == self.settings.rounds)
 
     def _call(self, job: str, client: str, round: int, score: bool = False) -> Call:
-        bundles = {"down": self.method.broadcast(self.server, client)}
+        with self._explained(round, f"broadcast to '{client}'"):
+            bundles = {"down": self.method.broadcast(self.server, client)}
         if client in self.states:
             bundles["state"] = self.states[client]
         if job == "received" and client in self.trained:
@@ -348,7 +350,8 @@ class Engine:
     def _score_new(self, round: int) -> dict[str, Any]:
         """Each newcomer joins with what it recorded for training."""
         who = sorted(c.id for c in self.federation.newcomers if len(c.train) and (len(c.test) or len(c.val)))
-        answers = self._ask([self._call("join", client, round, score=True) for client in who], round)
+        calls = [self._call("join", client, round + 1, score=True) for client in who]
+        answers = self._ask(calls, round)
         return self._by_metric({c: a.data["scores"]["personal"] for c, a in zip(who, answers, strict=True)})
 
     def _score_global(self, scored: Sequence[str], round: int) -> dict[str, Any]:
@@ -407,7 +410,8 @@ class Engine:
                 "side_by_side": self.site.cohorts(),
                 "versions": {"fedsense": __version__, "torch": torch.__version__},
                 "newcomers": {
-                    c.id: {**c.traits, "samples": sum(map(len, c.splits))} for c in self.federation.newcomers
+                    c.id: {**c.traits, "samples": sum(map(len, c.splits)), "test": len(c.test)}
+                    for c in self.federation.newcomers
                 },
                 **self.about,
             },
@@ -467,9 +471,11 @@ def _refuse_without_newcomers(site: Site, view: str) -> None:
             about=view,
         )
     if view == NEW_CLIENT:
-        if any(len(client.train) and (len(client.test) or len(client.val)) for client in federation.newcomers):
-            return
-        raise UserError(f"view '{view}': nobody held out of '{federation.name}' has data to train and to test on", view)
+        if not any(len(client.train) and (len(client.test) or len(client.val)) for client in federation.newcomers):
+            text = f"view '{view}': nobody held out of '{federation.name}' has data to train and to test on"
+            raise UserError(text, about=view)
+        site.refuse_misfits(federation.newcomers, site.first_server)
+        return
     known = {(client.input_shape, site.architecture(client.id)) for client in federation}
     for newcomer in federation.newcomers:
         if (newcomer.input_shape, site.architecture(newcomer.id)) not in known:

@@ -100,6 +100,19 @@ class Site:
         common = {name: t for name, t in values.items() if all(s.get(name) == tuple(t.shape) for s in shapes)}
         return self.method.init_server(self.task, common)
 
+    def refuse_misfits(self, clients: Sequence[ClientData], server: Bundle) -> None:
+        """What is shared must fit the network of a client that was not there."""
+        for data in clients:
+            shapes = self._model(data)[0].shapes
+            for group in MODEL_GROUPS:
+                for name, value in server.get(group, {}).items():
+                    if name in shapes and shapes[name] != tuple(value.shape):
+                        raise UserError(
+                            f"{self.method.name} shares '{name}' of shape {list(value.shape)}, but client '{data.id}', "
+                            f"whose samples have shape {list(data.input_shape)}, {list(shapes[name])}; methods with "
+                            "adapters (flic, hetfedrep) take clients of other shapes"
+                        )
+
     def architecture(self, client_id: str) -> str:
         return self._architecture[client_id]
 

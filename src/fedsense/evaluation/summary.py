@@ -44,9 +44,14 @@ def check_selection(selection: str) -> None:
 
 
 def summarise(
-    method: str, seed: int, scores: Sequence[Mapping[str, Any]], test_sizes: Mapping[str, int], selection: str = "final"
+    method: str,
+    seed: int,
+    scores: Sequence[Mapping[str, Any]],
+    test_sizes: Mapping[str, int],
+    selection: str = "final",
+    of_view: Mapping[str, Mapping[str, int]] | None = None,
 ) -> list[Row]:
-    """A row for every view and metric of a run's ``scores`` record."""
+    """A row for every view and metric of a run's ``scores`` record; ``of_view`` are sizes of one view's own."""
     check_selection(selection)
     if not scores:
         return []
@@ -55,7 +60,8 @@ def summarise(
         metrics = list(splits["test"])
         for metric in metrics:
             chosen = _choose(scores, view, metric, metrics[0], selection)
-            rows.append(_row(method, seed, view, metric, selection, chosen, test_sizes))
+            sizes = (of_view or {}).get(view, test_sizes)
+            rows.append(_row(method, seed, view, metric, selection, chosen, sizes))
     return rows
 
 

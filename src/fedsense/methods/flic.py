@@ -29,7 +29,7 @@ from fedsense.bundle import Bundle, Params, part
 from fedsense.client import Client
 from fedsense.errors import UserError, nearest
 from fedsense.federation import Task
-from fedsense.method import Reply
+from fedsense.method import Reply, share_one_model
 from fedsense.methods.hetfedrep import HetFedRep
 from fedsense.models.network import PARTS, Batch
 from fedsense.ops import average, size, task_loss
@@ -96,7 +96,13 @@ class Flic(HetFedRep):
         return self.pretrain > 0
 
     def requires(self, task: Task) -> None:
-        super().requires(task)
+        share_one_model(self, task, ("encoder", "head") if self.base == "l2gd" else self.shared)
+        held = {name for member in task.members.values() for name in member.buffers}
+        if self.base == "l2gd" and any(not name.startswith("adapter.") for name in held):
+            raise UserError(
+                'flic: base = "l2gd" mixes shared and own weights, which cannot be done with running statistics '
+                f"('{min(held)}'); use a network without BatchNorm in its encoder and head, or another base"
+            )
         members = list(task.members.values())
         for member in members:
             if not member.latent or member.latent != members[0].latent:
@@ -159,6 +165,15 @@ class Flic(HetFedRep):
         return Reply(
             state={"head": part(done.params, *self.own)}, model=self.model(done.params), metrics={"loss": done.loss}
         )
+
+    def join(self, client: Client, down: Bundle, work: Work) -> Reply:
+        width, own = down["anchors"]["anchors.mean"].shape[1], client.model.latent(client.data.input_shape)
+        if own != width:
+            raise UserError(
+                f"the run's anchors lie in a space of {width} dimensions, but the adapter of '{client.id}' gives "
+                f"{_width(own)}; give it the run's network and latent width"
+            )
+        return super().join(client, down, work)
 
     def aggregate(self, server: Bundle, uploads: Mapping[str, Bundle]) -> Bundle:
         """α ← Σ ω_i α_i / Σ ω_i; anchors ← their barycentre (lines 18 and 19)."""

@@ -107,7 +107,8 @@ class Model:
                 raise UserError(
                     "BatchNorm with momentum=None counts minibatches outside the parameters; give a momentum"
                 )
-        self.plain = type(network).forward is Network.forward  # adapter, encoder, head, and nothing between
+        kind = type(network)  # adapter, encoder, head, and nothing between
+        self.plain = kind.forward is Network.forward and kind.onward is Network.onward
         chains = (network.adapter, network.encoder, network.head) if self.plain else ()
         self.family, self.widens = _family(network) if self.plain else (None, "")
         self._convolutions = channels_last(network, chains)
@@ -259,7 +260,9 @@ def _family(network: Network) -> tuple[str | None, str]:
     weight with anything, give the same output; and the gradient of what was filled in is exactly zero.
     """
     layers = [module for module in network.modules() if module is not network]
-    if not all(type(layer) in _PLAIN_LAYERS or type(layer) is Dropout for layer in layers):
+    hooked = any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
+    plain = all(type(layer) in _PLAIN_LAYERS or type(layer) is Dropout for layer in layers)
+    if hooked or not plain or type(network) is not Network:
         return None, ""
     match list(network.adapter.children()):
         case [nn.Flatten(start_dim=1, end_dim=-1), nn.Linear() as first, *_]:

@@ -75,7 +75,7 @@ def learning_curves(joined: Sequence[Joined]) -> Figure:
         curve_of = one.curve(metric)
         names = ["all" if n == 0 else str(n) for n in curve_of]
         for place, (label, colour) in enumerate((("joined", COLOURS[0]), ("alone", COLOURS[1]))):
-            axes.plot(names, [pair[place] for pair in curve_of.values()], color=colour, marker="o", label=label)
+            axes.plot(names, [point[place] for point in curve_of.values()], color=colour, marker="o", label=label)
         axes.set_title(one.method, fontsize=9)
         axes.set_xlabel("labelled samples of its own")
         axes.spines[["top", "right"]].set_visible(False)
