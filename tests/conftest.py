@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from fedsense.bundle import to_bytes
+from fedsense.cli import _run as cli
 from fedsense.engine.rounds import Engine, Settings
 from fedsense.federation import Federation
 from fedsense.method import Method
@@ -131,3 +132,18 @@ def take_step(transform, params, grads, memory, together=False):
     left = list(grads.values())
     transform.begin(params, memory, transform.given, together)(left)
     return left
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch, capfd):
+    """Runs a command in a folder of its own: (exit code, output, errors)."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        capfd.readouterr()
+        code = cli(list(arguments))
+        said = capfd.readouterr()
+        assert "Traceback" not in said.out + said.err
+        return code, said.out, said.err
+
+    return run

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors.torch
 import torch
 
 from fedsense.bundle import Bundle, Params
+from fedsense.data.merging import GONE, renumbered
 from fedsense.engine import checkpoint as checkpoints
 from fedsense.engine.executors import make_executor
 from fedsense.engine.folder import RUN_FILE, read_json, write_json
@@ -25,11 +25,12 @@ from fedsense.engine.record import without_nan
 from fedsense.engine.site import Call, Site
 from fedsense.errors import RunFailed, UserError
 from fedsense.evaluation.metrics import check_metrics
-from fedsense.federation import ClientData, Federation, Samples, Task
+from fedsense.federation import ClientData, Federation, Task
 from fedsense.method import Method
 from fedsense.methods import Local, find_method
 from fedsense.models import MODELS
 from fedsense.models.spec import ModelSpec
+from fedsense.result import save_model
 from fedsense.work import stream
 
 JOINED = "join.json"
@@ -75,9 +76,8 @@ class Joined:
         points = [asdict(point) for point in self.points]
         write_json(folder / JOINED, without_nan({**about, "points": points}))
         for client, params in self.models.items():
-            values = {name: t.detach().cpu().contiguous() for name, t in params.items()}
-            name = client.replace("/", "-")
-            (folder / "models" / f"{name}.safetensors").write_bytes(safetensors.torch.save(values))
+            path = folder / "models" / f"{client.replace('/', '-')}.safetensors"
+            save_model(path, client, self.classes, params)
 
 
 def join(folder: str | Path, newcomers: Federation, samples: Sequence[int] = (), workers: int | None = None) -> Joined:
@@ -136,17 +136,11 @@ def _in_classes(newcomers: Federation, task: Task) -> tuple[list[ClientData], di
             raise UserError(f"the run predicts '{task.classes[0]}', but '{newcomers.name}' has '{other}'")
         return [c for c in newcomers.everyone if len(c.train) and len(c.test)], {}
     number = {name: place for place, name in enumerate(task.classes)}
-    places = torch.tensor([number.get(name, -1) for name in newcomers.task.classes])
-    left_out = dict.fromkeys((name for name in newcomers.task.classes if name not in number), 0)
-
-    def renumbered(_: str, split: Samples) -> Samples:
-        made = split.made
-        y = places[made.y]
-        for label in made.y[y < 0].tolist():
-            left_out[newcomers.task.classes[label]] += 1
-        return Samples(made.x[y >= 0], y[y >= 0])
-
-    clients = [client.change(renumbered) for client in newcomers.everyone]
+    names = newcomers.task.classes
+    places = torch.tensor([number.get(name, GONE) for name in names])
+    every = torch.cat([split.y for client in newcomers.everyone for split in client.splits])
+    left_out = {name: int((every == i).sum()) for i, name in enumerate(names) if name not in number}
+    clients = [client.change(lambda _, split: renumbered(split.made, places)) for client in newcomers.everyone]
     fit = [client for client in clients if len(client.train) and len(client.test)]
     if not fit:
         raise UserError(

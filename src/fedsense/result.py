@@ -49,6 +49,13 @@ class Grid:
         return f"<table><caption>{html.escape(self.caption)}</caption><tr>{head}</tr>{body}</table>"
 
 
+def save_model(path: Path, client: str, classes: Sequence[str], params: Params) -> None:
+    """A client's parameters as a safetensors file that says whose they are."""
+    values = {name: t.detach().cpu().contiguous() for name, t in params.items()}
+    about = {"client": client, "classes": json.dumps(classes)}
+    path.write_bytes(safetensors.torch.save(values, metadata=about))
+
+
 @dataclass(frozen=True)
 class PersonalModel:
     """One client's own model, ready to use."""
@@ -77,9 +84,7 @@ class PersonalModel:
 
     def save(self, path: str | Path) -> None:
         """The parameters as a safetensors file."""
-        values = {name: t.detach().cpu().contiguous() for name, t in self.params.items()}
-        about = {"client": self.client, "classes": json.dumps(self.classes)}
-        Path(path).write_bytes(safetensors.torch.save(values, metadata=about))
+        save_model(Path(path), self.client, self.classes, self.params)
 
 
 @dataclass

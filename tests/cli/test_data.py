@@ -10,25 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from fedsense.cli import _run as cli
 from fedsense.cli.data import _alike, _file_name
 from fedsense.data import find_dataset
 from fedsense.data.card import Download
-
-
-@pytest.fixture
-def here(tmp_path, monkeypatch, capfd):
-    """Runs a command in a folder of its own: (exit code, output, errors)."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        capfd.readouterr()
-        code = cli(list(arguments))
-        said = capfd.readouterr()
-        assert "Traceback" not in said.out + said.err
-        return code, said.out, said.err
-
-    return run
 
 
 def test_own_data_from_nothing_to_a_picture(here, tmp_path):

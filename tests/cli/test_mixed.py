@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from fedsense.cli import _run as cli
 from fedsense.result import Result
 
 RECIPE = """\
@@ -47,19 +46,10 @@ name = "hetfedrep"
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch, capfd):
+def here(here, tmp_path):
     """Runs a command beside mixed.toml: (exit code, output, errors)."""
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "mixed.toml").write_text(RECIPE)
-
-    def run(*arguments):
-        capfd.readouterr()
-        code = cli(list(arguments))
-        said = capfd.readouterr()
-        assert "Traceback" not in said.out + said.err
-        return code, said.out, said.err
-
-    return run
+    return here
 
 
 def test_run_resume_compare_and_models(here, tmp_path):

@@ -129,7 +129,7 @@ def join(
     json_: Json = False,
 ) -> None:
     """Clients that were not there get what a run learned, and learn only what is their own."""
-    from fedsense.cli.data import _target
+    from fedsense.cli.data import dataset_of
     from fedsense.data import load
     from fedsense.engine.record import without_nan
     from fedsense.errors import FedsenseError, UserError
@@ -137,12 +137,12 @@ def join(
     from fedsense.joining import join as join_run
     from fedsense.report.figures import learning_curves, svg
 
-    name, options = _target(data, root, set_ or [])
+    name, options = dataset_of(data, root, set_ or [])
     try:
         counts = [int(n) for n in samples.split(",") if n.strip()]
     except ValueError as error:
         raise UserError(f"--samples {samples}: give whole numbers, as in --samples 5,10,20") from error
-    newcomers = load(name, **{key.replace("-", "_"): value for key, value in options.items()})
+    newcomers = load(name, **options)
     folder, results = out or run / "joined", []
     runs = find_runs(run)
     for each in runs:

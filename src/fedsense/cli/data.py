@@ -93,7 +93,7 @@ def check(
         report, own = _of_recipe(target, root, set_ or [])
         specs = [own]
     else:
-        name, options = _target(target, root, set_ or [])
+        name, options = dataset_of(target, root, set_ or [])
         report = examine(name, **options)
         specs = [ModelSpec.of(fitting) for fitting in _fitting(report.federation)]
     specs = [ModelSpec.of(model)] if model else specs
@@ -187,7 +187,7 @@ def _value(value: Any) -> str:
     return json.dumps(list(value) if isinstance(value, tuple) else value, default=str)
 
 
-def _target(target: str, root: str | None, overrides: list[str]) -> tuple[str, dict[str, Any]]:
+def dataset_of(target: str, root: str | None, overrides: list[str]) -> tuple[str, dict[str, Any]]:
     """The dataset and its options; a folder that holds a description is ``folder`` with that root."""
     from fedsense.data import DATASETS
     from fedsense.data.description import DESCRIPTION

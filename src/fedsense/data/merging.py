@@ -255,11 +255,12 @@ def _client(client: ClientData, label: str, lookup: Tensor) -> ClientData:
 
 
 def _splits(splits: tuple[Samples, Samples, Samples], lookup: Tensor) -> tuple[Samples, Samples, Samples]:
-    train, val, test = (_renumbered(samples.made, lookup) for samples in splits)
+    train, val, test = (renumbered(samples.made, lookup) for samples in splits)
     return train, val, test
 
 
-def _renumbered(samples: Samples, lookup: Tensor) -> Samples:
+def renumbered(samples: Samples, lookup: Tensor) -> Samples:
+    """Samples whose class numbers are looked up; those of classes that are GONE are left out."""
     y = lookup[samples.y.long()]
     kept = (y != GONE).nonzero().squeeze(1)
     if len(kept) < len(y):

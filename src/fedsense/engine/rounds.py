@@ -33,9 +33,8 @@ from fedsense.work import stream
 VIEWS = ("personal", "generalisation", "global")
 # The server's model on all recordings of people who took no part: of each of them, and of all of them together.
 HELD_OUT = ("held-out", "held-out-pooled")
-NEW_CLIENT = (
-    "new-client"  # people who took no part join, with their own training data, and are scored on their test data
-)
+# People who took no part join, with their own training data, and are scored on their test data.
+NEW_CLIENT = "new-client"
 # A checkpoint is written when it costs less than this share of the time since the one before, and after the last round.
 CHECKPOINT_SHARE = 0.01
 AT_ONCE = 256  # clients whose models or recordings are in memory together to be scored
@@ -143,8 +142,8 @@ class Engine:
             device=s.torch_device(),
             executor=s.executor,
         )
-        if asked := [view for view in s.views if view in (*HELD_OUT, NEW_CLIENT)]:
-            for view in asked:
+        for view in s.views:
+            if view in (*HELD_OUT, NEW_CLIENT):
                 _refuse_without_newcomers(self.site, view)
         self.trainees = sorted(client.id for client in self.site.trainees if len(client.train))
         if not self.trainees:
@@ -226,40 +225,33 @@ class Engine:
         waiting = [client for client in sorted({*self.trainees, *self.federation.ids}) if client not in self.states]
         if not waiting:
             return
-        line: dict[str, Any] = {"round": 0, "clients": {}}
-        for answered in self._in_turn("start", waiting, 0):
-            for client, call, answer in answered:
-                self.states[client] = answer.bundles["state"]
-                self._changed.add(client)
-                line["clients"] |= self._ledger_line(0, [call], [answer])["clients"]
-        self.record.add("ledger", line)
+        for client, answer in self._in_turn("start", waiting, 0):
+            self.states[client] = answer.bundles["state"]
         self._save(always=True, begun=True)
 
     def _finish(self, score: bool) -> None:
-        """After the last round: what clients then hold. Their states stay, for a run that is given more rounds."""
-        after = self.settings.rounds + 1
-        line: dict[str, Any] = {"round": after, "clients": {}}
-        for answered in self._in_turn("finish", self.trainees, after, score):
-            for client, call, answer in answered:
-                self.trained[client] = answer.bundles["model"]
-                if client not in self.states:  # who was never chosen: the state it began with
-                    self.states[client] = answer.bundles["state"]
-                self.scores.pop(client, None)
-                if "scores" in answer.data:
-                    self.scores[client] = answer.data["scores"]
-                self._changed.add(client)
-                line["clients"] |= self._ledger_line(after, [call], [answer])["clients"]
-        self.record.add("ledger", line)
+        """After the last round: the models clients then hold. Their states stay what they were."""
+        for client, answer in self._in_turn("finish", self.trainees, self.settings.rounds + 1, score):
+            self.trained[client] = answer.bundles["model"]
+            if client not in self.states:  # who was never chosen: the state it began with
+                self.states[client] = answer.bundles["state"]
+            self.scores.pop(client, None)
+            if "scores" in answer.data:
+                self.scores[client] = answer.data["scores"]
 
     def _in_turn(
         self, job: str, clients: Sequence[str], round: int, score: bool = False
-    ) -> Iterator[list[tuple[str, Call, Answer]]]:
-        """A job for many clients, some at a time."""
+    ) -> Iterator[tuple[str, Answer]]:
+        """A job that changes what clients hold, for many of them, some at a time; with a line of the ledger."""
+        line: dict[str, Any] = {"round": round, "clients": {}}
         for first in range(0, len(clients), AT_ONCE):
             some = clients[first : first + AT_ONCE]
             calls = [self._call(job, client, round, score) for client in some]
             answers = self._ask(calls, round, tell=True, before=first, total=len(clients))
-            yield list(zip(some, calls, answers, strict=True))
+            line["clients"] |= self._ledger_line(round, calls, answers)["clients"]
+            self._changed.update(some)
+            yield from zip(some, answers, strict=True)
+        self.record.add("ledger", line)
 
     def _one_round(self, round: int) -> None:
         chosen = self.participants(round)
