@@ -18,6 +18,7 @@ from fedsense.engine.rounds import Engine, Settings
 from fedsense.federation import Federation
 from fedsense.method import Method
 from fedsense.methods import METHODS
+from fedsense.models.alp import ALP
 from fedsense.models.network import Network
 from fedsense.models.spec import ModelSpec
 from fedsense.work import stream
@@ -74,9 +75,9 @@ def blobs(
 
 
 def small_net(input_shape: tuple[int, ...], classes: int) -> Network:
-    """A network with everything a network can have: adapter, BatchNorm, head."""
+    """A network with everything a network can have: adapter, BatchNorm, a place for prototypes, head."""
     width = int(np.prod(input_shape))
-    encoder = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU())
+    encoder = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU(), ALP(8))
     adapter = nn.Sequential(nn.Flatten(), nn.Linear(width, 8))
     return Network(encoder, nn.Linear(8, classes), features=8, adapter=adapter)
 
@@ -84,7 +85,7 @@ def small_net(input_shape: tuple[int, ...], classes: int) -> Network:
 def plain_net(input_shape: tuple[int, ...], classes: int) -> Network:
     """A small network without running state."""
     width = int(np.prod(input_shape))
-    encoder = nn.Sequential(nn.Flatten(), nn.Linear(width, 8), nn.Tanh())
+    encoder = nn.Sequential(nn.Flatten(), nn.Linear(width, 8), nn.Tanh(), ALP(8))
     return Network(encoder, nn.Linear(8, classes), features=8)
 
 
@@ -107,7 +108,7 @@ def run(
 
 def quick(name: str, **fields: Any) -> Method:
     """The method of that name, with little work to do."""
-    little = {"pretrain": 3} if name == "flic" else {}
+    little = {"flic": {"pretrain": 3}, "fedali": {"prototypes": 8, "decay": 0.9}}.get(name, {})
     return METHODS[name](**{"epochs": 2, "batch": 8, "lr": 0.05, **little, **fields})
 
 

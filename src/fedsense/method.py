@@ -2,6 +2,7 @@
 
 | function | where it runs | gives |
 |---|---|---|
+| ``complete(network)`` | everywhere | nothing; puts into a client's network what the method needs in it |
 | ``requires(task)`` | server | nothing, or a UserError saying why the federation does not suit the method |
 | ``init_server(task, params)`` | server | the server's Bundle; ``params`` are the starting values all clients share |
 | ``choose(server, clients, count, rng)`` | server | who takes part in a round, where not everyone does |
@@ -32,7 +33,7 @@ from fedsense.bundle import Bundle, Params
 from fedsense.client import Client
 from fedsense.errors import UserError
 from fedsense.federation import Task
-from fedsense.models.network import PARTS
+from fedsense.models.network import PARTS, Network
 from fedsense.optim import Transform, adam, chain, clip, sgd
 from fedsense.work import Work
 
@@ -111,6 +112,9 @@ class Method:
     def prepares(self) -> bool:
         """Whether ``init_client`` is real work; then it is done for everyone before round one, and kept."""
         return False
+
+    def complete(self, network: Network) -> None:
+        """Put into a network what the method needs in it (FedAli: prototypes), before anything else is done."""
 
     def requires(self, task: Task) -> None:
         """Raise a UserError, naming clients and remedy, if the method cannot serve this federation."""

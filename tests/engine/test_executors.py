@@ -20,6 +20,7 @@ from fedsense.engine.site import Call, Site
 from fedsense.errors import RunFailed, UserError
 from fedsense.method import Method, Reply
 from fedsense.methods import METHODS, FedAvg, FedRep, Local, ProtoHAR
+from fedsense.models.alp import ALP
 from fedsense.models.network import Dropout, Model, Network
 from fedsense.models.spec import ModelSpec
 from fedsense.ops import classify, cross_entropy
@@ -32,7 +33,7 @@ FEDERATED = sorted(name for name, method in METHODS.items() if not method.pools)
 
 def dropout_net(input_shape, classes):
     width = int(np.prod(input_shape))
-    encoder = nn.Sequential(nn.Flatten(), nn.Linear(width, 8), nn.Tanh(), Dropout(0.3))
+    encoder = nn.Sequential(nn.Flatten(), nn.Linear(width, 8), nn.Tanh(), Dropout(0.3), ALP(8))
     return Network(encoder, nn.Sequential(Dropout(0.2), nn.Linear(8, classes)), features=8)
 
 

@@ -288,6 +288,9 @@ class Site:
         found: dict[int, Array] = {}
         for network in {id(client.model): client.model for client in clients}.values():
             mine = [i for i, client in enumerate(clients) if client.model is network]
+            if network.mixes:  # what it says of a sample depends on its company: a client's own samples are asked alone
+                found |= {i: self.method.predict(clients[i], model, each[i].x).cpu().numpy() for i in mine}
+                continue
             try:
                 with Client.one_for_all():
                     joined = self.method.predict(clients[mine[0]], model, Samples.join([each[i] for i in mine]).x)
@@ -387,7 +390,8 @@ class Site:
     def _model(self, data: ClientData) -> tuple[Model, Params]:
         key = self._key(data)
         if key not in self._models:
-            model = self._spec.build(key[0], data.input_shape, len(self.federation.task.classes), self.seed)
+            classes = len(self.federation.task.classes)
+            model = self._spec.build(key[0], data.input_shape, classes, self.seed, self.method.complete)
             self._models[key] = (model, model.init(self.seed))
             model.network.to(self.device)
         return self._models[key]

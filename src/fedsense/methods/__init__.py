@@ -5,6 +5,7 @@ from __future__ import annotations
 from fedsense.errors import UserError, nearest
 from fedsense.method import Method
 from fedsense.methods.centralized import Centralized
+from fedsense.methods.fedali import FedAli
 from fedsense.methods.fedapa import FedAPA
 from fedsense.methods.fedavg import FedAvg
 from fedsense.methods.fedavgm import FedAvgM
@@ -33,6 +34,7 @@ METHODS: dict[str, type[Method]] = {
         FedRep,
         ProtoHAR,
         FedAPA,
+        FedAli,
         HetFedRep,
         Flic,
         FedHeNN,
@@ -43,6 +45,7 @@ __all__ = [
     "METHODS",
     "Centralized",
     "FedAPA",
+    "FedAli",
     "FedAvg",
     "FedAvgM",
     "FedCoad",

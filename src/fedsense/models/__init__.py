@@ -10,14 +10,18 @@ from typing import Any
 import torch
 
 from fedsense.errors import UserError, nearest
+from fedsense.models.alp import ALP
 from fedsense.models.coad_cnn import coad_cnn
 from fedsense.models.convnet4 import convnet4_large, convnet4_middle, convnet4_tiny
 from fedsense.models.flic import flic_cnn, flic_mlp
+from fedsense.models.hart import hart
 from fedsense.models.network import Batch, Dropout, Model, Network, Output
 from fedsense.models.protohar_cnn import protohar_cnn
 from fedsense.models.sensor_cnn import sensor_cnn
+from fedsense.models.vit import vit_tiny
 
 __all__ = [
+    "ALP",
     "MODELS",
     "Batch",
     "Builder",
@@ -58,6 +62,7 @@ class ModelEntry:
 
 
 _FEDAPA = "FedAPA (Guo et al.), Table II"
+_FEDALI = "FedAli (Ek et al.)"
 _FLIC = "FLIC (Rakotomamonjy et al., TMLR 2024)"
 
 MODELS: dict[str, ModelEntry] = {
@@ -99,6 +104,15 @@ MODELS: dict[str, ModelEntry] = {
             10,
         ),
         ModelEntry(
+            "hart",
+            hart,
+            "a transformer for motion sensors: attention and light convolutions over patches of 16 steps",
+            _FEDALI,
+            (6, 128),
+            6,
+        ),
+        ModelEntry("vit-tiny", vit_tiny, "a small vision transformer for small images", _FEDALI, (3, 32, 32), 10),
+        ModelEntry(
             "sensor-cnn",
             sensor_cnn,
             "a client's own embedding of signals of any channels, rate and length by three convolutions, linear head",
@@ -110,8 +124,18 @@ MODELS: dict[str, ModelEntry] = {
 }
 
 
-def build_model(name: str, input_shape: Sequence[int], classes: int, **options: Any) -> Model:
-    """The named model for an input and a number of classes; ``options`` are the keywords of its builder."""
+def build_model(
+    name: str,
+    input_shape: Sequence[int],
+    classes: int,
+    complete: Callable[[Network], None] | None = None,
+    /,
+    **options: Any,
+) -> Model:
+    """The named model for an input and a number of classes; ``options`` are the keywords of its builder.
+
+    ``complete`` puts into the network what a method needs in it (:meth:`fedsense.method.Method.complete`).
+    """
     if name not in MODELS:
         raise UserError(f"unknown model '{name}'; {nearest(name, MODELS)}")
     entry = MODELS[name]
@@ -120,6 +144,8 @@ def build_model(name: str, input_shape: Sequence[int], classes: int, **options: 
     check_options(name, options)
     with torch.random.fork_rng(devices=[]):  # PyTorch's layers draw from the global generator; Model.init redraws
         network = entry.build(tuple(input_shape), classes, **options)
+        if complete is not None:
+            complete(network)
     return Model(network, name)
 
 

@@ -107,6 +107,9 @@ class Model:
                 raise UserError(
                     "BatchNorm with momentum=None counts minibatches outside the parameters; give a momentum"
                 )
+        # Layers whose output for a sample depends on the others: they must know which of them count.
+        self._company: list[Any] = [*self._norms, *(m for m in network.modules() if getattr(m, "mixes", False))]
+        self.mixes = any(getattr(m, "mixes", False) and getattr(m, "prototypes", 1) for m in network.modules())
         kind = type(network)  # adapter, encoder, head, and nothing between
         self.plain = kind.forward is Network.forward and kind.onward is Network.onward
         chains = (network.adapter, network.encoder, network.head) if self.plain else ()
@@ -174,8 +177,8 @@ class Model:
         for number, layer in enumerate(self._dropouts):
             layer.seed = batch.noise + number
         together = transformed()
-        for norm in self._norms:
-            norm.counted = batch.mask if together else None
+        for layer in self._company:
+            layer.counted = batch.mask if together else None
         try:
             if batch.seen is not None and batch.seen.x is batch.x:  # else a loss has changed x
                 return Output(self.head(params, batch.seen.features), batch.seen.features)
@@ -183,8 +186,8 @@ class Model:
         finally:  # under vmap seeds and masks are tensors that must not outlive the pass
             for layer in self._dropouts:
                 layer.seed = _NO_SEED
-            for norm in self._norms:
-                norm.counted = None
+            for layer in self._company:
+                layer.counted = None
 
     def laid_out(self, name: str, tensor: Tensor) -> Tensor:
         """A copy of a parameter in the order of memory in which the network is fastest; shape and values stay."""
@@ -321,7 +324,11 @@ class Dropout(nn.Module):
         if not self.training or self.p == 0:
             return x
         shape = x[(slice(None), slice(None), *(slice(1) for _ in x.shape[2:]))] if self.whole_channels else x
-        return x * _Mask.apply(self.seed, shape, self.p)  # type: ignore[no-any-return, no-untyped-call]
+        return x * self.mask(shape)
+
+    def mask(self, like: Tensor) -> Tensor:
+        """What to multiply with, in the shape of ``like``."""
+        return _Mask.apply(self.seed, like, self.p)  # type: ignore[no-any-return, no-untyped-call]
 
     def extra_repr(self) -> str:
         return f"p={self.p}"

@@ -37,14 +37,26 @@ class ModelSpec:
     def for_client(self, number: int) -> str:
         return self.names[number % len(self.names)]
 
-    def build(self, name: str, input_shape: tuple[int, ...], classes: int, seed: int) -> Model:
-        """The named network; a builder of one's own chooses its starting values itself, from a seeded generator."""
+    def build(
+        self,
+        name: str,
+        input_shape: tuple[int, ...],
+        classes: int,
+        seed: int,
+        complete: Callable[[Network], None] = lambda network: None,
+    ) -> Model:
+        """The named network; a builder of one's own chooses its starting values itself, from a seeded generator.
+
+        ``complete`` puts into it what a method needs in it.
+        """
         if self.builder is not None and name in self.names:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed_of(seed, "build", name))
                 network = self.builder(input_shape, classes)
+                if isinstance(network, Network):
+                    complete(network)
             if not isinstance(network, Network):
                 kind = type(network).__name__
                 raise UserError(f"the model function '{name}' gave a {kind}; it must give a fedsense.models.Network")
             return Model(network, name, redraw=False)
-        return build_model(name, input_shape, classes, **self.options)
+        return build_model(name, input_shape, classes, complete, **self.options)
