@@ -89,7 +89,7 @@ def join(folder: str | Path, newcomers: Federation, samples: Sequence[int] = (),
     method = _method(about)
     if unknown := [name for name in about["model"]["names"] if name not in MODELS]:
         raise UserError(f"{folder} has a network of its own ('{unknown[0]}'), which its folder does not hold")
-    model = ModelSpec(tuple(about["model"]["names"]), about["model"]["options"])
+    model = ModelSpec(tuple(about["model"]["names"]), about["model"]["options"], start=about["model"].get("start"))
     found = checkpoints.load(folder / "checkpoints", False)
     if found is None:
         raise UserError(f"{folder} has no checkpoint yet; let the run finish first")

@@ -194,14 +194,17 @@ class Recipe(Table):
         return {label: table.get("rename", {}) for label, table in self.several.items()}
 
     def model_spec(self) -> ModelSpec:
-        options = {key.replace("-", "_"): value for key, value in self.model.items() if key != "name"}
+        options = {key.replace("-", "_"): value for key, value in self.model.items() if key not in ("name", "start")}
         names = self.model["name"]
         spec = ModelSpec.of(names if isinstance(names, str) else list(names))
         for name in spec.names:
             if name not in MODELS:
                 raise UserError(f"there is no model '{name}'; {nearest(name, MODELS)}", about=name)
             check_options(name, options)
-        return ModelSpec(spec.names, options)
+        start = self.model.get("start")
+        if start is not None and not isinstance(start, str):
+            raise UserError(f"model.start is {start!r}; name a file that `fedsense pretrain` wrote", about="start")
+        return ModelSpec(spec.names, options, start=start)
 
 
 def _label(table: Mapping[str, Any]) -> str:

@@ -182,6 +182,57 @@ def join(
     print(f"models and the curve are in {folder} (to look at: {folder / 'curve.svg'})")
 
 
+@app.command()
+def pretrain(
+    data: Annotated[list[str], typer.Argument(metavar="DATA…", help="Datasets, or folders; labels are not looked at.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The file to write, after every epoch.")] = Path(
+        "pretrained.safetensors"
+    ),
+    root: Annotated[str | None, typer.Option("--root", metavar="PATH", help="Where the dataset's files are.")] = None,
+    model: Annotated[str, typer.Option("--model", help="A transformer: hart or vit-tiny.")] = "hart",
+    epochs: Annotated[int, typer.Option("--epochs", help="Passes over the recordings.")] = 200,
+    batch: Annotated[int, typer.Option("--batch", help="Samples in a minibatch.")] = 128,
+    lr: Annotated[float, typer.Option("--lr", help="Step size of Adam.")] = 3e-4,
+    masked: Annotated[float, typer.Option("--masked", help="Share of the tokens that is hidden.")] = 0.6,
+    prototypes: Annotated[int, typer.Option("--prototypes", help="Of the first block; 0 for none.")] = 2048,
+    seed: Annotated[int, typer.Option("--seed")] = 0,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the datasets.")
+    ] = None,
+    resume: Resume = False,
+    json_: Json = False,
+) -> None:
+    """Train a transformer without labels, for federations to begin with: [model] start = "FILE"."""
+    from fedsense.cli.data import dataset_of
+    from fedsense.data import load
+    from fedsense.errors import Interrupted, UserError
+    from fedsense.pretraining import Epoch
+    from fedsense.pretraining import pretrain as train
+
+    if root is not None and len(data) > 1:
+        raise UserError("--root goes with one dataset; of several, keep each where FEDSENSE_DATA says")
+    federations = []
+    for each in data:
+        name, options = dataset_of(each, root, set_ or [])
+        federations.append(load(name, **options))
+
+    def tell(number: int, epoch: Epoch) -> None:
+        left = round((epochs - number - 1) * epoch.seconds)
+        print(f"epoch {number + 1}/{epochs}, error {epoch.loss:.4f}, {left} s left", file=sys.stderr)
+
+    how = {"model": model, "epochs": epochs, "batch": batch, "lr": lr, "masked": masked}
+    try:
+        done = train(federations, out, resume, tell, **how, prototypes=prototypes, seed=seed)
+    except KeyboardInterrupt:
+        raise Interrupted(f"stopped; what was learned is in {out}, and --resume goes on with it") from None
+    if json_:
+        print(json.dumps({"file": str(out), "history": [vars(epoch) for epoch in done.history]}, indent=1))
+        return
+    first, last = done.history[0], done.history[-1]
+    print(f"error of what was hidden: {first.loss:.4f} in the first epoch, {last.loss:.4f} in the last")
+    print(f'{out}: begin with it by [model] start = "{out}", or --set model.start={out}')
+
+
 def _run(source: str, overrides: Sequence[str], out: Path | None, resume: bool, previous: bool, as_json: bool) -> None:
     from fedsense.cli.progress import Display
     from fedsense.errors import Interrupted, UserError

@@ -390,7 +390,7 @@ class Engine:
                 "parameters": asdict(self.method),
                 "seed": self.settings.seed,
                 "settings": asdict(self.settings),
-                "model": {"names": self.model.names, "options": dict(self.model.options)},
+                "model": self.model.about(),
                 "federation": self.federation.name,
                 "synthetic": self.federation.synthetic,
                 "fingerprint": self.federation.fingerprint,

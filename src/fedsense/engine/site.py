@@ -392,7 +392,7 @@ class Site:
         if key not in self._models:
             classes = len(self.federation.task.classes)
             model = self._spec.build(key[0], data.input_shape, classes, self.seed, self.method.complete)
-            self._models[key] = (model, model.init(self.seed))
+            self._models[key] = (model, self._spec.starting_values(model, self.seed))
             model.network.to(self.device)
         return self._models[key]
 

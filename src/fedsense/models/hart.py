@@ -33,6 +33,11 @@ class SensorTokens(nn.Module):
         tokens: Tensor = self.sensors(x)
         return tokens.mT
 
+    @staticmethod
+    def pieces(x: Tensor) -> Tensor:
+        """What each token is made of ``[B, Z, channels · 16]``."""
+        return x.unfold(2, PATCH, PATCH).transpose(1, 2).flatten(2)
+
 
 class LightConvolution(nn.Module):
     """Convolves tokens ``[B, Z, d]`` along Z; d / heads neighbouring dimensions share a kernel that sums to 1."""

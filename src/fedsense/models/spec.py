@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from fedsense.bundle import Params
 from fedsense.errors import UserError
 from fedsense.models import MODELS, build_model
 from fedsense.models.network import Model, Network
@@ -21,6 +24,7 @@ class ModelSpec:
     names: tuple[str, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
     builder: Callable[[tuple[int, ...], int], Any] | None = None  # gives a Network
+    start: str | None = None  # a file of ``fedsense pretrain`` to begin with
 
     @staticmethod
     def of(model: str | list[str] | Callable[[tuple[int, ...], int], Network] | ModelSpec) -> ModelSpec:
@@ -33,6 +37,22 @@ class ModelSpec:
         if not names:
             raise UserError(f"name a model, or several; valid names: {', '.join(MODELS)}")
         return ModelSpec(names)
+
+    def starting_values(self, model: Model, seed: int) -> Params:
+        """What everyone's model begins with."""
+        values = model.init(seed)
+        if self.start is None:
+            return values
+        from fedsense.pretraining import starting_values  # which knows models
+
+        return starting_values(self.start, model, values)
+
+    def about(self) -> dict[str, Any]:
+        """What a run's folder says of it; of a file to begin with, its content."""
+        about: dict[str, Any] = {"names": self.names, "options": dict(self.options)}
+        if self.start is not None:
+            about |= {"start": self.start, "start_digest": hashlib.blake2b(_content(self.start)).hexdigest()[:32]}
+        return about
 
     def for_client(self, number: int) -> str:
         return self.names[number % len(self.names)]
@@ -60,3 +80,12 @@ class ModelSpec:
                 raise UserError(f"the model function '{name}' gave a {kind}; it must give a fedsense.models.Network")
             return Model(network, name, redraw=False)
         return build_model(name, input_shape, classes, complete, **self.options)
+
+
+def _content(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be read ({error}); `fedsense pretrain` writes such a file", about=path
+        ) from error

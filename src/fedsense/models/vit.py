@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fedsense.models.alp import open_layers
 from fedsense.models.layers import AsImage, image_shape
@@ -23,11 +24,16 @@ class ImageTokens(nn.Module):
 
     def __init__(self, channels: int, patch: int) -> None:
         super().__init__()
+        self.patch = patch
         self.patches = nn.Conv2d(channels, WIDTH, patch, patch)
 
     def forward(self, x: Tensor) -> Tensor:
         tokens: Tensor = self.patches(x)
         return tokens.flatten(2).mT
+
+    def pieces(self, x: Tensor) -> Tensor:
+        """What each token is made of ``[B, Z, channels · patch²]``."""
+        return F.unfold(AsImage()(x), self.patch, stride=self.patch).mT
 
 
 def vit_tiny(
