@@ -203,7 +203,7 @@ def _layers(params: Params) -> list[str]:
 def _reset(params: Params) -> Params:
     """Global prototypes as the local ones, and in use from now on."""
     layers = _layers(params)
-    common = {f"{layer}.{GLOBAL}": params[f"{layer}.{LOCAL}"] for layer in layers}
+    common = {f"{layer}.{GLOBAL}": params[f"{layer}.{LOCAL}"].clone() for layer in layers}
     return {**params, **common, **{f"{layer}.{ALIGNED}": torch.ones(()) for layer in layers}}
 
 
