@@ -10,6 +10,9 @@ from fedsense.methods.fedavg import FedAvg
 from fedsense.methods.fedavgm import FedAvgM
 from fedsense.methods.fedcoad import FedCoad
 from fedsense.methods.fedhenn import FedHeNN
+from fedsense.methods.fedpac import FedPAC
+from fedsense.methods.fedper import FedPer
+from fedsense.methods.fedproto import FedProto
 from fedsense.methods.fedprox import FedProx
 from fedsense.methods.fedrep import FedRep
 from fedsense.methods.flic import Flic
@@ -30,7 +33,10 @@ METHODS: dict[str, type[Method]] = {
         Scaffold,
         Moon,
         FedCoad,
+        FedPer,
         FedRep,
+        FedProto,
+        FedPAC,
         ProtoHAR,
         FedAPA,
         HetFedRep,
@@ -47,6 +53,9 @@ __all__ = [
     "FedAvgM",
     "FedCoad",
     "FedHeNN",
+    "FedPAC",
+    "FedPer",
+    "FedProto",
     "FedProx",
     "FedRep",
     "Flic",
