@@ -189,8 +189,20 @@ def share_one_model(method: Method, task: Task, parts: tuple[str, ...] = PARTS) 
                     f"{_shape(first.shapes, name)} and client '{other.id}' ({other.architecture}) "
                     f"{_shape(other.shapes, name)}; give all clients the same model and input shape, or use a method "
                     "for clients that differ: flic or hetfedrep with a model that has an adapter, such as sensor-cnn; "
-                    "fedhenn, fedapa, local (docs/how-to/mixed-sensors.md)"
+                    "fedhenn, fedproto, fedapa, local (docs/how-to/mixed-sensors.md)"
                 )
+
+
+def share_one_width(method: Method, task: Task) -> None:
+    """For ``requires``: every client's features must have the same width."""
+    first, *others = task.members.values()
+    for other in others:
+        if other.features != first.features:
+            raise UserError(
+                f"{method.name} compares prototypes, but client '{first.id}' ({first.architecture}) has "
+                f"{first.features} features and client '{other.id}' ({other.architecture}) {other.features}; give "
+                "their models one width (model.width)"
+            )
 
 
 def needs_classes(method: Method, task: Task) -> None:

@@ -19,12 +19,14 @@ from fedsense.models.network import Batch
 from fedsense.models.spec import ModelSpec
 from fedsense.ops import (
     class_prototypes,
+    held_only,
     keep_known,
     likeness,
     merge_prototypes,
     no_prototypes,
     prototype_contrast,
     prototype_gap,
+    with_absent,
 )
 
 
@@ -90,6 +92,15 @@ def test_eq8_merges_by_samples_or_alike():
     kept = keep_known(by_samples, old)
     assert kept["mean"].flatten().tolist() == [5.0, 7.0, 9.0]
     assert kept["count"].tolist() == [4.0, 2.0, 5.0]
+
+
+def test_only_classes_that_are_held_are_sent():
+    proto = {"mean": torch.tensor([[1.0, 2.0], [0.0, 0.0], [5.0, 6.0]]), "count": torch.tensor([4.0, 0.0, 1.0])}
+    sent = held_only(proto)
+    assert sent["mean"].tolist() == [[1.0, 2.0], [5.0, 6.0]]
+    back = with_absent(sent)
+    assert torch.equal(back["mean"], proto["mean"])
+    assert torch.equal(back["count"], proto["count"])
 
 
 @pytest.mark.parametrize(

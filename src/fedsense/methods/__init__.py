@@ -11,6 +11,9 @@ from fedsense.methods.fedavg import FedAvg
 from fedsense.methods.fedavgm import FedAvgM
 from fedsense.methods.fedcoad import FedCoad
 from fedsense.methods.fedhenn import FedHeNN
+from fedsense.methods.fedpac import FedPAC
+from fedsense.methods.fedper import FedPer
+from fedsense.methods.fedproto import FedProto
 from fedsense.methods.fedprox import FedProx
 from fedsense.methods.fedrep import FedRep
 from fedsense.methods.flic import Flic
@@ -31,7 +34,10 @@ METHODS: dict[str, type[Method]] = {
         Scaffold,
         Moon,
         FedCoad,
+        FedPer,
         FedRep,
+        FedProto,
+        FedPAC,
         ProtoHAR,
         FedAPA,
         FedAli,
@@ -50,6 +56,9 @@ __all__ = [
     "FedAvgM",
     "FedCoad",
     "FedHeNN",
+    "FedPAC",
+    "FedPer",
+    "FedProto",
     "FedProx",
     "FedRep",
     "Flic",

@@ -32,11 +32,18 @@ from torch.nn import functional as F
 
 from fedsense.bundle import Bundle, Params
 from fedsense.client import Client
-from fedsense.errors import UserError
 from fedsense.federation import Task
-from fedsense.method import Method, Reply, needs_classes
+from fedsense.method import Method, Reply, needs_classes, share_one_width
 from fedsense.models.network import Batch
-from fedsense.ops import class_prototypes, classify, cross_entropy, likeness, merge_prototypes, prototype_contrast
+from fedsense.ops import (
+    class_prototypes,
+    classify,
+    cross_entropy,
+    held_only,
+    likeness,
+    merge_prototypes,
+    prototype_contrast,
+)
 from fedsense.ops.selection import draw_diverse
 from fedsense.training import Loss, fit
 from fedsense.work import Work
@@ -68,14 +75,7 @@ class FedAPA(Method):
 
     def requires(self, task: Task) -> None:
         needs_classes(self, task)
-        first, *others = task.members.values()
-        for other in others:
-            if other.features != first.features:
-                raise UserError(
-                    f"fedapa compares prototypes, but client '{first.id}' ({first.architecture}) has {first.features} "
-                    f"features and client '{other.id}' ({other.architecture}) {other.features}; give their models one "
-                    "width (model.width)"
-                )
+        share_one_width(self, task)
 
     def init_server(self, task: Task, params: Params) -> Bundle:
         if self.selection == "random":
@@ -109,11 +109,9 @@ class FedAPA(Method):
             given["known"] = down["known"]["classes"]
             loss = self._contrasting(client)
         done = fit(loss, state["model"], client, work.epochs(self.epochs), self.optim(), given=given)
-        proto = class_prototypes(client, done.params)  # Eq. 4
-        held = proto["count"] > 0
         return Reply(
             state={"model": done.params},
-            upload={"proto": {"mean": proto["mean"][held], "count": proto["count"]}},
+            upload={"proto": held_only(class_prototypes(client, done.params))},  # Eq. 4
             metrics={"loss": done.loss},
         )
 

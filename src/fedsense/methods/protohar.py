@@ -24,23 +24,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from torch import Tensor
-
 from fedsense.bundle import Bundle, Params, nested, part, within
 from fedsense.client import Client
 from fedsense.federation import Task
 from fedsense.method import Method, Reply, needs_classes, share_one_model
-from fedsense.models.network import PARTS, Batch
+from fedsense.models.network import PARTS
 from fedsense.ops import (
     Distance,
     average,
     class_prototypes,
     classify,
-    cross_entropy,
+    classify_and_align,
     keep_known,
     merge_prototypes,
     no_prototypes,
-    prototype_gap,
     size,
 )
 from fedsense.training import fit
@@ -92,13 +89,7 @@ class ProtoHAR(Method):
 
     def local_update(self, client: Client, state: Bundle, down: Bundle, work: Work) -> Reply:
         target = down["proto"]
-
-        def guided(params: Params, batch: Batch) -> Tensor:  # Eq. 10
-            out = client.model(params, batch)
-            loss = cross_entropy(out.logits, batch)
-            if not self.align:
-                return loss
-            return loss + self.align * prototype_gap(out.features, batch, batch.given, self.distance)
+        guided = classify_and_align(client, self.align, self.distance)  # Eq. 10
 
         def go_on(phase: str) -> Bundle | None:
             return within(state, phase) or None

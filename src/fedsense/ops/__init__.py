@@ -17,13 +17,17 @@ from fedsense.ops.losses import classify, cross_entropy, proximal, task_loss
 from fedsense.ops.prototypes import (
     Distance,
     class_prototypes,
+    classify_and_align,
+    held_only,
     keep_known,
     likeness,
     merge_prototypes,
     no_prototypes,
     prototype_contrast,
     prototype_gap,
+    with_absent,
 )
+from fedsense.ops.simplex import least_on_simplex
 from fedsense.ops.variates import add_changes, corrected, new_variates, trainers, variate_change
 
 __all__ = [
@@ -40,11 +44,14 @@ __all__ = [
     "class_prototypes",
     "class_weights",
     "classify",
+    "classify_and_align",
     "classify_and_contrast",
     "corrected",
     "cross_entropy",
     "draw",
+    "held_only",
     "keep_known",
+    "least_on_simplex",
     "likeness",
     "merge_prototypes",
     "mmd",
@@ -61,5 +68,6 @@ __all__ = [
     "transport",
     "variate_change",
     "wasserstein",
+    "with_absent",
     "zeros_of_trained",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -13,6 +13,7 @@ from fedsense.bundle import Params
 from fedsense.client import Client
 from fedsense.federation import Task
 from fedsense.models.network import Batch
+from fedsense.ops.losses import classify, cross_entropy
 
 Distance = Literal["l2", "l1", "cosine"]
 
@@ -38,6 +39,18 @@ def class_prototypes(
         near = F.cosine_similarity(z, target["mean"][client.train.y], dim=1) * (target["count"] > 0)[client.train.y]
         weight = (sharpness * near).expand_as(member).masked_fill(member == 0, -torch.inf).softmax(1).nan_to_num()
     return {"mean": weight @ z, "count": count}
+
+
+def held_only(proto: Mapping[str, Tensor]) -> Params:
+    """As prototypes are sent: ``mean`` ``[K, d]`` has rows for the K classes only whose ``count`` ``[C]`` is not 0."""
+    return {"mean": proto["mean"][proto["count"] > 0], "count": proto["count"]}
+
+
+def with_absent(sent: Mapping[str, Tensor]) -> Params:
+    """The inverse of :func:`held_only`: zeros in the place of absent classes."""
+    mean = sent["mean"].new_zeros(len(sent["count"]), sent["mean"].shape[1])
+    mean[sent["count"] > 0] = sent["mean"]
+    return {"mean": mean, "count": sent["count"]}
 
 
 def merge_prototypes(groups: Sequence[Mapping[str, Tensor]], uniform: bool = False) -> Params:
@@ -77,6 +90,19 @@ def prototype_gap(features: Tensor, batch: Batch, target: Mapping[str, Tensor], 
         gap = ((features - goal) ** 2 if distance == "l2" else (features - goal).abs()).mean(1)
     known = (target["count"] > 0)[batch.y]
     return (gap * known * batch.mask).sum() / batch.mask.sum()
+
+
+def classify_and_align(client: Client, align: float, distance: Distance = "l2") -> Callable[[Params, Batch], Tensor]:
+    """Cross-entropy plus λ times :func:`prototype_gap` to the prototypes given to ``fit``; only the former if λ is 0.
+
+    ProtoHAR Eq. 10; the local losses of FedProto and FedPAC.
+    """
+
+    def loss(params: Params, batch: Batch) -> Tensor:
+        out = client.model(params, batch)
+        return cross_entropy(out.logits, batch) + align * prototype_gap(out.features, batch, batch.given, distance)
+
+    return loss if align else classify(client)
 
 
 def prototype_contrast(features: Tensor, batch: Batch, sets: Tensor, known: Tensor, temperature: float) -> Tensor:
