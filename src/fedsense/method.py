@@ -173,7 +173,7 @@ class Method:
 
 MEND = (
     "give all clients the same model and input shape, or use a method for clients that differ: flic or hetfedrep with "
-    "a model that has an adapter, such as sensor-cnn; fedhenn, fedapa, local (docs/how-to/mixed-sensors.md)"
+    "a model that has an adapter, such as sensor-cnn; lg-fedavg, fedhenn, fedapa, local (docs/how-to/mixed-sensors.md)"
 )
 
 

@@ -9,7 +9,8 @@ while all else rests (Eq. 4 to 6, Algorithm 1). Lower layers take w as it is. Le
 - The paper's top layers (its p) are the head, or with ``adapts = "all"`` everything. Running statistics take w's.
 - A starts at 1. A client has no w_i of its own when it first takes part and starts at w, as all do in the paper's first
   round; the next time it learns A until the losses of ten epochs settle, and from then on one epoch a round.
-- A loss is the mean over an epoch. A is kept in [0, 1] after every step; parts run as in inference meanwhile.
+- These losses are over the whole share, after each epoch: those of minibatches never settle where data are few.
+- A is kept in [0, 1] after every step, and all parts run as in inference while it is learned.
 - The model a client would receive is the start it makes of it (``moment = "received"``).
 """
 
@@ -91,22 +92,24 @@ class FedALA(Method):
         if own is None:
             return model, {}
         blend = self._learned(client, own, model, state.get("blend"), work)
-        return model | {name: torch.lerp(w, model[name], blend[name]) for name, w in own.items()}, blend
+        return _mixed(model, own, blend), blend
 
     def _learned(self, client: Client, own: Params, model: Params, before: Params | None, work: Work) -> Params:
         """A ← A − η ∇_A L, in epochs over a share of the data."""
         some = _share(client, self.share, work)
-        first = {name: torch.ones_like(w) for name, w in own.items()} if before is None else before
-        params = model | {f"blend.{name}": a for name, a in first.items()}
+        blend = before or {name: torch.ones_like(w) for name, w in own.items()}
         optimiser = chain(sgd(self.blend_lr), keep_between(0.0, 1.0))
         losses: list[float] = []
         for epoch in range(self.most_epochs if before is None else 1):
+            params = model | {f"blend.{name}": a for name, a in blend.items()}
             schedule = work.epochs(1, f"blend {epoch}")
             done = fit(_blended(client), params, some, schedule, optimiser, only="blend", given=own)
-            params, losses = done.params, [*losses, done.loss]
+            blend = {name: done.params[f"blend.{name}"] for name in own}
+            if before is None:
+                losses.append(_loss(some, _mixed(model, own, blend)))
             if len(losses) >= LOOKED_AT and statistics.pstdev(losses[-LOOKED_AT:]) < self.settled:
                 break
-        return {name: params[f"blend.{name}"] for name in own}
+        return blend
 
 
 def _share(client: Client, share: float, work: Work) -> Client:
@@ -116,9 +119,20 @@ def _share(client: Client, share: float, work: Work) -> Client:
     return replace(client, data=replace(client.data, train=client.train.take(chosen)))
 
 
+def _mixed(model: Mapping[str, Tensor], own: Mapping[str, Tensor], blend: Mapping[str, Tensor]) -> Params:
+    """w_i + (w − w_i) ⊙ A where a client has a w_i; w where A is 1, to the bit."""
+    return {**model, **{name: torch.lerp(w, model[name], blend[name]) for name, w in own.items()}}
+
+
 def _blended(client: Client) -> Loss:
     def loss(params: Params, batch: Batch) -> Tensor:
-        start = {name: torch.lerp(own, params[name], params[f"blend.{name}"]) for name, own in batch.given.items()}
-        return task_loss(client.model(params | start, batch).logits, batch)
+        blend = {name: params[f"blend.{name}"] for name in batch.given}
+        return task_loss(client.model(_mixed(params, batch.given, blend), batch).logits, batch)
 
     return loss
+
+
+def _loss(client: Client, params: Params) -> float:
+    x, y = client.train.x, client.train.y
+    whole = Batch(x, y, torch.ones(len(y), device=client.device), torch.tensor(0))
+    return float(task_loss(client.model.predict(params, x).logits, whole))
