@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from conftest import take_step
-from fedsense.optim import adam, chain, clip, sgd, shift
+from fedsense.optim import adam, chain, clip, keep_between, sgd, shift
 
 
 def start():
@@ -82,6 +82,15 @@ def test_clip_scales_the_joint_norm():
     torch.testing.assert_close(torch.cat(grads), torch.tensor([0.6, 0.8]), rtol=1e-5, atol=0)
 
 
+def test_parameters_are_put_back_into_an_interval():
+    """By hand: 1 − 0.1·0.3 = 0.97 stays, −2 + 0.01 becomes −1, 0.5 − 0.1·2 = 0.3 stays."""
+    got, _ = apply(chain(sgd(0.1), keep_between(-1.0, 0.98)), 1)
+    torch.testing.assert_close(got["a"], torch.tensor([0.97, -1.0]))
+    torch.testing.assert_close(got["b"], torch.tensor([[0.3]]))
+    above, _ = apply(chain(sgd(0.1), keep_between(-1.0, 0.9)), 1)
+    assert above["a"].tolist() == pytest.approx([0.9, -1.0])
+
+
 def test_parameters_that_share_a_gradient_are_clipped_once():
     shared = torch.tensor([3.0])
     transform = chain(clip(1.0), shift({"a": torch.tensor([1.0]), "b": torch.tensor([0.0])}))
@@ -90,7 +99,14 @@ def test_parameters_that_share_a_gradient_are_clipped_once():
 
 
 @pytest.mark.parametrize(
-    "transform", [sgd(0.1, 0.9, 0.01), adam(0.05), chain(clip(0.5), sgd(0.1)), chain(clip(50.0), adam(0.05))]
+    "transform",
+    [
+        sgd(0.1, 0.9, 0.01),
+        adam(0.05),
+        chain(clip(0.5), sgd(0.1)),
+        chain(clip(50.0), adam(0.05)),
+        chain(sgd(0.1), keep_between(-1.9, 0.7)),
+    ],
 )
 def test_several_clients_together_step_as_each_alone(transform):
     """Stacked along the first dimension; gradients of the second client are three times as large, and clipped so."""

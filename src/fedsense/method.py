@@ -175,8 +175,15 @@ class Method:
         return step if self.clip is None else chain(clip(self.clip), step)
 
 
-def share_one_model(method: Method, task: Task, parts: tuple[str, ...] = PARTS) -> None:
-    """For ``requires``: every client's shared parts must have the same names and shapes."""
+MEND = (
+    "give all clients the same model and input shape, or use a method for clients that differ: flic or hetfedrep with "
+    "a model that has an adapter, such as sensor-cnn; lg-fedavg, fedhenn, fedproto, fedapa, local "
+    "(docs/how-to/mixed-sensors.md)"
+)
+
+
+def share_one_model(method: Method, task: Task, parts: tuple[str, ...] = PARTS, mend: str = MEND) -> None:
+    """For ``requires``: every client's shared parts must have the same names and shapes; ``mend`` says what to do."""
     members = list(task.members.values())
     first = members[0]
     for other in members[1:]:
@@ -187,9 +194,7 @@ def share_one_model(method: Method, task: Task, parts: tuple[str, ...] = PARTS) 
                 raise UserError(
                     f"{method.name} shares '{name}', but client '{first.id}' ({first.architecture}) has "
                     f"{_shape(first.shapes, name)} and client '{other.id}' ({other.architecture}) "
-                    f"{_shape(other.shapes, name)}; give all clients the same model and input shape, or use a method "
-                    "for clients that differ: flic or hetfedrep with a model that has an adapter, such as sensor-cnn; "
-                    "fedhenn, fedproto, fedapa, local (docs/how-to/mixed-sensors.md)"
+                    f"{_shape(other.shapes, name)}; {mend}"
                 )
 
 

@@ -127,6 +127,21 @@ def shift(by: Mapping[str, Tensor], what: Literal["gradients", "parameters"] = "
     return Transform(begin, given={"by": dict(by)}, key=("shift", what))
 
 
+def keep_between(least: float, most: float) -> Transform:
+    """Put every parameter back into an interval, after a step (of the transform before it in a chain)."""
+
+    def begin(params: Params, memory: Bundle, given: Bundle, together: bool) -> Stepper:
+        values = list(params.values())
+
+        def step(grads: list[Tensor]) -> None:
+            for value in values:
+                value.clamp_(least, most)
+
+        return step
+
+    return Transform(begin, key=("keep between", least, most))
+
+
 def clip(norm: float) -> Transform:
     """Scale gradients down so that their joint norm is at most ``norm``."""
 

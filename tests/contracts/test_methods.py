@@ -23,7 +23,7 @@ each_method = pytest.mark.parametrize("name", sorted(METHODS))
 
 @each_method
 def test_learns(name):
-    engine = run(quick(name), rounds=8)
+    engine = run(quick(name, lr=0.02), rounds=8)  # larger steps make BatchNorm jump in minibatches of a few samples
     view = "personal"
     first, last = (curve(engine.record.scores, view, "accuracy")[i][1] for i in (0, -1))
     assert last > 0.6 > 1 / 3, f"chance is 1/3, {name} reached {last}"

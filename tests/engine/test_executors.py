@@ -65,7 +65,7 @@ def together(engine):
         (name, net)
         for name in FEDERATED
         for net in (plain_net, dropout_net, small_net)
-        if name != "flic" or net is small_net  # it needs an adapter, which the others have not
+        if name not in ("flic", "fedbn") or net is small_net  # they need an adapter, or BatchNorm
     ],
 )
 def test_side_by_side_gives_the_same_numbers_but_for_rounding(name, net):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import plain_net, quick
+from conftest import plain_net, quick, small_net
 from fedsense import recordings
 from fedsense.data import load
 from fedsense.engine.rounds import Engine, Listener, Settings
@@ -61,8 +61,8 @@ def memory():
 
 def engine_of(federation, method="fedavg", folder=None, watch=(), **settings):
     settings = {"rounds": 3, "workers": 1, "participation": SHARE, "every": 3, "metrics": ("accuracy",), **settings}
-    return Engine(federation, quick(method, epochs=1, batch=500), ModelSpec.of(plain_net), Settings(**settings), folder,
-                  watch)  # fmt: skip
+    model = ModelSpec.of(small_net if method == "fedbn" else plain_net)  # it needs BatchNorm
+    return Engine(federation, quick(method, epochs=1, batch=500), model, Settings(**settings), folder, watch)
 
 
 def test_time_and_memory_are_those_of_the_participants(tmp_path, monkeypatch):

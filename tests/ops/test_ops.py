@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedsense.models.network import Batch
-from fedsense.ops import average, cross_entropy, proximal
+from fedsense.ops import average, cross_entropy, proximal, weighted_average
 
 
 def batch(y, mask):
@@ -47,3 +47,10 @@ def test_average_weights_by_samples():
     }
     assert average(uploads, "model")["w"].tolist() == [4.0, 5.0]
     assert uploads["a"]["model"]["w"].tolist() == [1.0, 2.0]
+
+
+def test_weights_may_be_given():
+    """(0.3·[1, 2] + 0.9·[5, 6]) / 1.2 = [4, 5]; of clients that are not in the round they do not count."""
+    uploads = {"a": {"model": {"w": torch.tensor([1.0, 2.0])}}, "b": {"model": {"w": torch.tensor([5.0, 6.0])}}}
+    got = weighted_average(uploads, "model", {"a": 0.3, "b": 0.9, "c": 100.0})
+    torch.testing.assert_close(got["w"], torch.tensor([4.0, 5.0]))

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from fedsense.errors import UserError, nearest
 from fedsense.method import Method
+from fedsense.methods.caring import Caring
 from fedsense.methods.centralized import Centralized
+from fedsense.methods.ditto import Ditto
+from fedsense.methods.fedala import FedALA
 from fedsense.methods.fedali import FedAli
+from fedsense.methods.fedamp import FedAMP
 from fedsense.methods.fedapa import FedAPA
 from fedsense.methods.fedavg import FedAvg
 from fedsense.methods.fedavgm import FedAvgM
+from fedsense.methods.fedbn import FedBN
 from fedsense.methods.fedcoad import FedCoad
 from fedsense.methods.fedhenn import FedHeNN
 from fedsense.methods.fedpac import FedPAC
@@ -18,10 +23,13 @@ from fedsense.methods.fedprox import FedProx
 from fedsense.methods.fedrep import FedRep
 from fedsense.methods.flic import Flic
 from fedsense.methods.hetfedrep import HetFedRep
+from fedsense.methods.l2gd import L2GD
+from fedsense.methods.lg_fedavg import LGFedAvg
 from fedsense.methods.local import Local
 from fedsense.methods.moon import Moon
 from fedsense.methods.protohar import ProtoHAR
 from fedsense.methods.scaffold import Scaffold
+from fedsense.methods.wifederated import WiFederated
 
 METHODS: dict[str, type[Method]] = {
     m.name: m
@@ -44,16 +52,30 @@ METHODS: dict[str, type[Method]] = {
         HetFedRep,
         Flic,
         FedHeNN,
+        LGFedAvg,
+        FedBN,
+        Ditto,
+        L2GD,
+        FedAMP,
+        FedALA,
+        WiFederated,
+        Caring,
     )
 }
 
 __all__ = [
+    "L2GD",
     "METHODS",
+    "Caring",
     "Centralized",
+    "Ditto",
+    "FedALA",
+    "FedAMP",
     "FedAPA",
     "FedAli",
     "FedAvg",
     "FedAvgM",
+    "FedBN",
     "FedCoad",
     "FedHeNN",
     "FedPAC",
@@ -63,10 +85,12 @@ __all__ = [
     "FedRep",
     "Flic",
     "HetFedRep",
+    "LGFedAvg",
     "Local",
     "Moon",
     "ProtoHAR",
     "Scaffold",
+    "WiFederated",
     "find_method",
 ]
 

@@ -12,14 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
 from fedsense.bundle import Bundle, Params
 from fedsense.client import Client
 from fedsense.federation import Task
 from fedsense.method import Method, Reply, share_one_model
-from fedsense.models.network import Batch
-from fedsense.ops import average, classify, proximal, size
+from fedsense.ops import anchor, average, classify_near, size
 from fedsense.training import fit
 from fedsense.work import Work
 
@@ -44,14 +41,8 @@ class FedProx(Method):
         return {"model": params}
 
     def local_update(self, client: Client, state: Bundle, down: Bundle, work: Work) -> Reply:
-        model = down["model"]
-        anchor = {name: model[name] for name in sorted(model) if name not in client.model.buffers}
-        task_loss = classify(client)
-
-        def loss(params: Params, batch: Batch) -> Tensor:
-            return task_loss(params, batch) + self.mu * proximal(params, batch.given)  # Eq. 2
-
-        done = fit(loss, model, client, work.epochs(self.epochs), self.optim(), given=anchor)
+        model, loss = down["model"], classify_near(client, self.mu)  # Eq. 2
+        done = fit(loss, model, client, work.epochs(self.epochs), self.optim(), given=anchor(client, model))
         upload = {"model": done.params, "size": size(client)}
         return Reply(upload=upload, model=done.params, metrics={"loss": done.loss})
 

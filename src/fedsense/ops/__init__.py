@@ -11,9 +11,19 @@ from fedsense.ops.alignment import (
     transport,
     wasserstein,
 )
-from fedsense.ops.averaging import architectures, average, average_for, average_within, size, zeros_of_trained
+from fedsense.ops.averaging import (
+    architectures,
+    average,
+    average_for,
+    average_within,
+    batchnorm_names,
+    sample_weights,
+    size,
+    weighted_average,
+    zeros_of_trained,
+)
 from fedsense.ops.contrast import classify_and_contrast, model_contrast, seen_by
-from fedsense.ops.losses import classify, cross_entropy, proximal, task_loss
+from fedsense.ops.losses import anchor, classify, classify_near, cross_entropy, proximal, task_loss
 from fedsense.ops.prototypes import (
     Distance,
     class_prototypes,
@@ -34,11 +44,13 @@ __all__ = [
     "Averaging",
     "Distance",
     "add_changes",
+    "anchor",
     "architectures",
     "average",
     "average_for",
     "average_within",
     "barycentre",
+    "batchnorm_names",
     "between_means",
     "bures",
     "class_prototypes",
@@ -46,6 +58,7 @@ __all__ = [
     "classify",
     "classify_and_align",
     "classify_and_contrast",
+    "classify_near",
     "corrected",
     "cross_entropy",
     "draw",
@@ -61,6 +74,7 @@ __all__ = [
     "prototype_contrast",
     "prototype_gap",
     "proximal",
+    "sample_weights",
     "seen_by",
     "size",
     "task_loss",
@@ -68,6 +82,7 @@ __all__ = [
     "transport",
     "variate_change",
     "wasserstein",
+    "weighted_average",
     "with_absent",
     "zeros_of_trained",
 ]

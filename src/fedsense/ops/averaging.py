@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -35,13 +35,21 @@ def architectures(task: Task) -> Params:
     return numbers
 
 
-def average_within(server: Bundle, uploads: Mapping[str, Bundle]) -> Bundle:
-    """One average an architecture, ``model-0``, ``model-1``, …; one of which nobody took part stays as it was."""
+def average_within(
+    server: Bundle,
+    uploads: Mapping[str, Bundle],
+    weigh: Callable[[Mapping[str, Bundle]], Mapping[str, float]] | None = None,
+) -> Bundle:
+    """One average an architecture, ``model-0``, ``model-1``, …; one of which nobody took part stays as it was.
+
+    ``weigh`` gives the weights of clients with one architecture; without it they are their samples.
+    """
     number = {client_id: int(server["architecture"][client_id]) for client_id in uploads}
-    return server | {
-        f"model-{kind}": average({c: u for c, u in uploads.items() if number[c] == kind}, "model")
-        for kind in sorted(set(number.values()))
-    }
+    averaged = {}
+    for kind in sorted(set(number.values())):
+        alike = {c: upload for c, upload in uploads.items() if number[c] == kind}
+        averaged[f"model-{kind}"] = weighted_average(alike, "model", (weigh or sample_weights)(alike))
+    return server | averaged
 
 
 def average_for(server: Bundle, client_id: str) -> Bundle:
@@ -50,13 +58,22 @@ def average_for(server: Bundle, client_id: str) -> Bundle:
     return {} if model is None else {"model": model}
 
 
+def sample_weights(uploads: Mapping[str, Bundle]) -> dict[str, float]:
+    """n_i of each upload."""
+    return {client_id: float(upload["size"]["n"]) for client_id, upload in uploads.items()}
+
+
 def average(uploads: Mapping[str, Bundle], group: str, uniform: bool = False) -> Params:
     """Σ n_i w_i / Σ n_i over one group of the uploads, buffers such as BatchNorm's statistics included.
 
     ``uniform`` counts every client alike.
     """
-    weights = {client_id: 1.0 if uniform else float(upload["size"]["n"]) for client_id, upload in uploads.items()}
-    total = sum(weights.values())
+    return weighted_average(uploads, group, dict.fromkeys(uploads, 1.0) if uniform else sample_weights(uploads))
+
+
+def weighted_average(uploads: Mapping[str, Bundle], group: str, weights: Mapping[str, float]) -> Params:
+    """Σ a_i w_i / Σ a_i over one group of the uploads, for given weights of clients."""
+    total = sum(weights[client_id] for client_id in uploads)
     names = list(next(iter(uploads.values()))[group])
     if not names:  # a part without parameters, as the encoder of FLIC-Class
         return {}
@@ -64,3 +81,9 @@ def average(uploads: Mapping[str, Bundle], group: str, uniform: bool = False) ->
     for client_id, upload in uploads.items():
         torch._foreach_add_(mean, [upload[group][name] for name in names], alpha=weights[client_id] / total)
     return dict(zip(names, mean, strict=True))
+
+
+def batchnorm_names(names: Iterable[str], buffers: Iterable[str]) -> frozenset[str]:
+    """Those of a model's tensors that belong to BatchNorm: layers are told by the running mean among the buffers."""
+    layers = {name.removesuffix("running_mean") for name in buffers if name.endswith(".running_mean")}
+    return frozenset(name for name in names if name[: name.rfind(".") + 1] in layers)

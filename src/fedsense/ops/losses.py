@@ -40,3 +40,18 @@ def proximal(params: Mapping[str, Tensor], anchor: Mapping[str, Tensor]) -> Tens
     """½ ‖w − w_anchor‖² over the tensors of the anchor."""
     gaps = [((params[name] - t) ** 2).sum() for name, t in anchor.items()]
     return 0.5 * torch.stack(gaps).sum()
+
+
+def anchor(client: Client, params: Mapping[str, Tensor]) -> Params:
+    """What a client's parameters are to stay near, for ``fit(..., given=...)``: all that trains of a model."""
+    return {name: params[name] for name in sorted(params) if name not in client.model.buffers}
+
+
+def classify_near(client: Client, strength: float) -> Callable[[Params, Batch], Tensor]:
+    """The plain loss, and strength/2 times the squared distance to the :func:`anchor` that was given."""
+    plain = classify(client)
+
+    def loss(params: Params, batch: Batch) -> Tensor:
+        return plain(params, batch) + strength * proximal(params, batch.given)
+
+    return loss
