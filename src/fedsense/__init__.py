@@ -49,6 +49,7 @@ _HOMES = {
     "Task": "federation",
     "fit": "training",
     "join": "joining",
+    "pretrain": "pretraining",
     "Method": "method",
     "Reply": "method",
     "PersonalModel": "result",
@@ -79,6 +80,7 @@ __all__ = [
     "join",
     "load",
     "merge",
+    "pretrain",
     "run",
 ]
 

@@ -143,7 +143,7 @@ def _recordings(federations: Sequence[Federation]) -> Samples:
         (one, a), (other, b) = list(shapes.items())[:2]
         raise UserError(
             f"samples must have one shape, but client '{a}' has {list(one)} and client '{b}' {list(other)}; choose "
-            " channels, rate and window alike"
+            "channels, rate and window alike"
         )
     x = torch.cat([client.train.made.x for client in clients])
     return Samples(x, torch.zeros(len(x), dtype=torch.int64))
