@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -52,6 +52,29 @@ def _unless_one(v: Tensor, x: Tensor, counted: Tensor | None) -> Tensor:
     if counted is None:
         return v if len(x) > 1 else torch.ones_like(v)
     return torch.where(counted.sum() > 1, v, 1.0)
+
+
+class _Unit(torch.autograd.Function):
+    """:func:`unit` and the lengths, with a gradient of few steps: (g − ⟨g, y⟩y) / length."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> tuple[Tensor, Tensor]:
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp(min=1e-12)
+        return x / length, length
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(*output)
+        ctx.mark_non_differentiable(output[1])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> Tensor:
+        y, length = ctx.saved_tensors
+        along = torch.linalg.vecdot(grad, y).unsqueeze(-1)
+        across: Tensor = torch.addcmul(grad, along, y, value=-1) / length
+        return across
 
 
 class ALP(nn.Module):
@@ -126,9 +149,8 @@ class ALP(nn.Module):
         tokens = x.flatten(0, -2)  # [N, d], N = B Z
         with torch.no_grad():
             table, chosen = self._match(tokens.detach(), math.prod(x.shape[1:-1]))
-        share = self.beta * self.aligned
-        aligned = share * self._processed(table, chosen) + (1 - share) * tokens  # Eq. 6, 7
-        return F.normalize(aligned, dim=-1).view(x.shape)
+        aligned = torch.lerp(tokens, self._processed(table, chosen), self.beta * self.aligned)  # Eq. 6, 7
+        return _Unit.apply(aligned)[0].view(x.shape)  # type: ignore[no-any-return, no-untyped-call]
 
     def _processed(self, table: Tensor, chosen: Tensor) -> Tensor:
         """GLU(P̂) ``[N, d]``; of few prototypes all are processed, and then looked up."""
@@ -161,7 +183,8 @@ class ALP(nn.Module):
             plan, for_rows = (local - local.amax(1, keepdim=True)).exp_(), local
             plan = plan if counted is None else plan * counted
             v = 1 / plan.sum(1)
-        table = (self.local_prototypes if self.sets == "local" else self.global_prototypes).clone()  # before they move
+        # What is matched are the prototypes before they move.
+        table = self.local_prototypes.clone() if self.sets == "local" else self.global_prototypes
         chosen = for_rows.argmax(0) if self.sets == "local" else common.max(1).indices
         self._move(x, plan, v, counted)
         return table, chosen
