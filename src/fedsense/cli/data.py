@@ -252,7 +252,7 @@ def _of_recipe(target: str, root: str | None, overrides: list[str]) -> tuple[Rep
 def _fitting(federation: Federation) -> list[str]:
     """Networks for what the federation holds; after the first, those with an adapter, prototypes or BatchNorm."""
     signals, images = ["coad-cnn", "sensor-cnn", "hart"], ["convnet4-tiny", "flic-cnn", "vit-tiny"]
-    if len({client.input_shape for client in federation}) == 1:  # it takes any shape, and so would hide that they differ
+    if len({client.input_shape for client in federation}) == 1:  # it takes any, and would hide that they differ
         signals.append("convnet4-tiny")
     fitting = {1: ["flic-mlp"], 2: signals, 3: images}
     return fitting.get(len(federation.clients[0].input_shape), ["flic-mlp"])
