@@ -2,8 +2,8 @@
 
     python benchmarks/fedali_pretrained.py [--root HAPT] [--seeds 0 1 2] [--epochs 10] [--rounds 10] [--out FOLDER]
 
-Of the 30 people of HAPT, half are drawn by the seed; 200 windows of each, without labels, train HART and its prototypes as a
-masked autoencoder. The other half are the federation of recipe fedali/hapt (64 labelled windows each). The paper
+Of the 30 people of HAPT, half are drawn by the seed; 200 windows of each, without labels, train HART and prototypes as
+a masked autoencoder. The other half are the federation of recipe fedali/hapt (64 labelled windows each). The paper
 pre-trains on five other datasets instead, and tests on HHAR.
 
 Whether prototypes learn without labels: the mean cosine of an embedding with the prototype it is given, before and
