@@ -48,7 +48,7 @@ def main() -> None:
     axes = figure.subplots()
     for block, layer in enumerate(moved[0]):
         axes.plot(range(1, len(moved) + 1), [way[layer] for way in moved], label=f"block {block + 1}")
-    axes.set(xlabel="epoch", ylabel="mean distance prototypes moved", title="Prototypes come to rest", ylim=(0, None))
+    axes.set(xlabel="epoch", ylabel="mean distance prototypes moved", title="How far prototypes move", ylim=(0, None))
     axes.legend(ncols=2, frameon=False)
     arguments.out.write_text(svg(figure), encoding="utf-8")
     print(f"{arguments.out}")
