@@ -14,6 +14,7 @@ from fedsense.methods.fedapa import FedAPA
 from fedsense.methods.fedavg import FedAvg
 from fedsense.methods.fedavgm import FedAvgM
 from fedsense.methods.fedbn import FedBN
+from fedsense.methods.fedclar import FedCLAR
 from fedsense.methods.fedcoad import FedCoad
 from fedsense.methods.fedhenn import FedHeNN
 from fedsense.methods.fedpac import FedPAC
@@ -60,6 +61,7 @@ METHODS: dict[str, type[Method]] = {
         FedALA,
         WiFederated,
         Caring,
+        FedCLAR,
     )
 }
 
@@ -76,6 +78,7 @@ __all__ = [
     "FedAvg",
     "FedAvgM",
     "FedBN",
+    "FedCLAR",
     "FedCoad",
     "FedHeNN",
     "FedPAC",

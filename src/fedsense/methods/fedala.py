@@ -30,7 +30,7 @@ from fedsense.errors import UserError
 from fedsense.federation import Task
 from fedsense.method import Method, Reply, share_one_model
 from fedsense.models.network import PARTS, Batch
-from fedsense.ops import anchor, average, classify, size, task_loss
+from fedsense.ops import anchor, average, classify, mean_loss, size, task_loss
 from fedsense.optim import chain, keep_between, sgd
 from fedsense.training import Loss, fit
 from fedsense.work import Work
@@ -106,7 +106,7 @@ class FedALA(Method):
             done = fit(_blended(client), params, some, schedule, optimiser, only="blend", given=own)
             blend = {name: done.params[f"blend.{name}"] for name in own}
             if before is None:
-                losses.append(_loss(some, _mixed(model, own, blend)))
+                losses.append(mean_loss(some, _mixed(model, own, blend)))
             if len(losses) >= LOOKED_AT and statistics.pstdev(losses[-LOOKED_AT:]) < self.settled:
                 break
         return blend
@@ -130,9 +130,3 @@ def _blended(client: Client) -> Loss:
         return task_loss(client.model(_mixed(params, batch.given, blend), batch).logits, batch)
 
     return loss
-
-
-def _loss(client: Client, params: Params) -> float:
-    x, y = client.train.x, client.train.y
-    whole = Batch(x, y, torch.ones(len(y), device=client.device), torch.tensor(0))
-    return float(task_loss(client.model.predict(params, x).logits, whole))

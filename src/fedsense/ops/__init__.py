@@ -22,8 +22,9 @@ from fedsense.ops.averaging import (
     weighted_average,
     zeros_of_trained,
 )
+from fedsense.ops.clusters import cosine_distances, groups
 from fedsense.ops.contrast import classify_and_contrast, model_contrast, seen_by
-from fedsense.ops.losses import anchor, classify, classify_near, cross_entropy, proximal, task_loss
+from fedsense.ops.losses import anchor, classify, classify_near, cross_entropy, mean_loss, proximal, task_loss
 from fedsense.ops.prototypes import (
     Distance,
     class_prototypes,
@@ -60,12 +61,15 @@ __all__ = [
     "classify_and_contrast",
     "classify_near",
     "corrected",
+    "cosine_distances",
     "cross_entropy",
     "draw",
+    "groups",
     "held_only",
     "keep_known",
     "least_on_simplex",
     "likeness",
+    "mean_loss",
     "merge_prototypes",
     "mmd",
     "model_contrast",
