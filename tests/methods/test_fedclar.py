@@ -1,4 +1,4 @@
-"""FedCLAR: groups found again, by hand and by scipy; what it is before, with one group, and with a group for everyone."""
+"""FedCLAR: groups by hand and by scipy, and found again; what it is before, with one group, and with one for each."""
 
 import numpy as np
 import pytest

@@ -27,6 +27,7 @@ from fedsense.methods.hetfedrep import HetFedRep
 from fedsense.methods.l2gd import L2GD
 from fedsense.methods.lg_fedavg import LGFedAvg
 from fedsense.methods.local import Local
+from fedsense.methods.meta_har import MetaHAR
 from fedsense.methods.moon import Moon
 from fedsense.methods.protohar import ProtoHAR
 from fedsense.methods.scaffold import Scaffold
@@ -62,6 +63,7 @@ METHODS: dict[str, type[Method]] = {
         WiFederated,
         Caring,
         FedCLAR,
+        MetaHAR,
     )
 }
 
@@ -90,6 +92,7 @@ __all__ = [
     "HetFedRep",
     "LGFedAvg",
     "Local",
+    "MetaHAR",
     "Moon",
     "ProtoHAR",
     "Scaffold",

@@ -23,7 +23,7 @@ from fedsense.ops.averaging import (
     zeros_of_trained,
 )
 from fedsense.ops.clusters import cosine_distances, groups
-from fedsense.ops.contrast import classify_and_contrast, model_contrast, seen_by
+from fedsense.ops.contrast import classify_and_contrast, model_contrast, pair_loss, seen_by, tell_pairs
 from fedsense.ops.losses import anchor, classify, classify_near, cross_entropy, mean_loss, proximal, task_loss
 from fedsense.ops.prototypes import (
     Distance,
@@ -75,6 +75,7 @@ __all__ = [
     "model_contrast",
     "new_variates",
     "no_prototypes",
+    "pair_loss",
     "prototype_contrast",
     "prototype_gap",
     "proximal",
@@ -82,6 +83,7 @@ __all__ = [
     "seen_by",
     "size",
     "task_loss",
+    "tell_pairs",
     "trainers",
     "transport",
     "variate_change",
