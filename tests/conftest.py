@@ -110,6 +110,7 @@ LITTLE = {  # settings with which a method has little work to do, and comes to a
     "flic": {"pretrain": 3},
     "fedali": {"prototypes": 8, "decay": 0.9},
     "fedclar": {"warm_up": 2},
+    "modcl": {"pretrain_rounds": 1},
 }
 
 

@@ -28,6 +28,7 @@ from fedsense.methods.l2gd import L2GD
 from fedsense.methods.lg_fedavg import LGFedAvg
 from fedsense.methods.local import Local
 from fedsense.methods.meta_har import MetaHAR
+from fedsense.methods.modcl import ModCL
 from fedsense.methods.moon import Moon
 from fedsense.methods.protohar import ProtoHAR
 from fedsense.methods.scaffold import Scaffold
@@ -64,6 +65,7 @@ METHODS: dict[str, type[Method]] = {
         Caring,
         FedCLAR,
         MetaHAR,
+        ModCL,
     )
 }
 
@@ -93,6 +95,7 @@ __all__ = [
     "LGFedAvg",
     "Local",
     "MetaHAR",
+    "ModCL",
     "Moon",
     "ProtoHAR",
     "Scaffold",

@@ -23,7 +23,7 @@ from fedsense.ops.averaging import (
     zeros_of_trained,
 )
 from fedsense.ops.clusters import cosine_distances, groups
-from fedsense.ops.contrast import classify_and_contrast, model_contrast, pair_loss, seen_by, tell_pairs
+from fedsense.ops.contrast import classify_and_contrast, model_contrast, nt_xent, pair_loss, seen_by, tell_pairs
 from fedsense.ops.losses import anchor, classify, classify_near, cross_entropy, mean_loss, proximal, task_loss
 from fedsense.ops.prototypes import (
     Distance,
@@ -40,6 +40,7 @@ from fedsense.ops.prototypes import (
 )
 from fedsense.ops.simplex import least_on_simplex
 from fedsense.ops.variates import add_changes, corrected, new_variates, trainers, variate_change
+from fedsense.ops.views import two_views
 
 __all__ = [
     "Averaging",
@@ -75,6 +76,7 @@ __all__ = [
     "model_contrast",
     "new_variates",
     "no_prototypes",
+    "nt_xent",
     "pair_loss",
     "prototype_contrast",
     "prototype_gap",
@@ -86,6 +88,7 @@ __all__ = [
     "tell_pairs",
     "trainers",
     "transport",
+    "two_views",
     "variate_change",
     "wasserstein",
     "weighted_average",

@@ -65,3 +65,17 @@ def tell_pairs(client: Client, temperature: float) -> Callable[[Params, Batch], 
         return pair_loss(client.model(params, batch).features, batch, temperature)
 
     return loss
+
+
+def nt_xent(features: Tensor, mask: Tensor, temperature: float) -> Tensor:
+    """SimCLR's loss of views ``[2B, d]``, of which rows 2i and 2i + 1 are of one sample; mean over those that count.
+
+    −log exp(cos(z_a, z_b)/τ) / Σ_{c ≠ a} exp(cos(z_a, z_c)/τ), b being a's other view. Rows whose ``mask`` ``[2B]`` is
+    0 are in no sum. Of one sample alone it is 0.
+    """
+    unit = F.normalize(features, dim=1)
+    place = torch.arange(len(unit), device=unit.device)
+    out = (place[:, None] == place) | (mask == 0)
+    chances = (unit @ unit.T / temperature).masked_fill(out, -1e9).log_softmax(1)
+    pair = chances.gather(1, (place ^ 1)[:, None]).squeeze(1)
+    return -(pair * mask).sum() / mask.sum()
