@@ -17,6 +17,7 @@ from fedsense.methods.fedbn import FedBN
 from fedsense.methods.fedclar import FedCLAR
 from fedsense.methods.fedcoad import FedCoad
 from fedsense.methods.fedhenn import FedHeNN
+from fedsense.methods.fedhome import FedHome
 from fedsense.methods.fedpac import FedPAC
 from fedsense.methods.fedper import FedPer
 from fedsense.methods.fedproto import FedProto
@@ -62,6 +63,7 @@ METHODS: dict[str, type[Method]] = {
         FedAMP,
         FedALA,
         WiFederated,
+        FedHome,
         Caring,
         FedCLAR,
         MetaHAR,
@@ -85,6 +87,7 @@ __all__ = [
     "FedCLAR",
     "FedCoad",
     "FedHeNN",
+    "FedHome",
     "FedPAC",
     "FedPer",
     "FedProto",

@@ -22,6 +22,7 @@ from fedsense.ops.averaging import (
     weighted_average,
     zeros_of_trained,
 )
+from fedsense.ops.balance import smote
 from fedsense.ops.clusters import cosine_distances, groups
 from fedsense.ops.contrast import classify_and_contrast, model_contrast, nt_xent, pair_loss, seen_by, tell_pairs
 from fedsense.ops.losses import anchor, classify, classify_near, cross_entropy, mean_loss, proximal, task_loss
@@ -84,6 +85,7 @@ __all__ = [
     "sample_weights",
     "seen_by",
     "size",
+    "smote",
     "task_loss",
     "tell_pairs",
     "trainers",
