@@ -50,6 +50,10 @@ class FedALA(Method):
 
     name: ClassVar[str] = "fedala"
     paper: ClassVar[str] = "Zhang et al., AAAI 2023"
+    group: ClassVar[str] = "personal models"
+    equation: ClassVar[str] = "start at wᵢ + (w − wᵢ) ⊙ A, A ∈ [0, 1] learned"
+    assumes: ClassVar[str] = "one network for all"
+    use: ClassVar[str] = "where how much of the shared model suits differs from client to client"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -59,6 +59,10 @@ class FedCLAR(Method):
 
     name: ClassVar[str] = "fedclar"
     paper: ClassVar[str] = "Presotto et al., PerCom 2022"
+    group: ClassVar[str] = "personal models"
+    equation: ClassVar[str] = "w_k = Σ_{i in k} nᵢwᵢ / Σ_{i in k} nᵢ, groups k by cos(wᵢ − w, w_j − w)"
+    assumes: ClassVar[str] = "one network for all; rounds enough to tell clients apart before they are grouped"
+    use: ClassVar[str] = "for a few kinds of people or places that one does not know"
 
     def __post_init__(self) -> None:
         super().__post_init__()

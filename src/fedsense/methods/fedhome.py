@@ -41,6 +41,10 @@ class FedHome(Method):
 
     name: ClassVar[str] = "fedhome"
     paper: ClassVar[str] = "Wu et al., TMC 2022"
+    group: ClassVar[str] = "personal models"
+    equation: ClassVar[str] = "w by FedAvg; hᵢ tuned on zᵢ and z + u(z′ − z) of the classes with fewer samples"
+    assumes: ClassVar[str] = "one network for all, plain from encoder to head; classes"
+    use: ClassVar[str] = "where clients have few samples of some classes"
 
     def __post_init__(self) -> None:
         super().__post_init__()

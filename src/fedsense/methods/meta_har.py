@@ -1,7 +1,7 @@
 """Meta-HAR: an embedding meta-learned over clients, under heads of their own (Li et al., WWW 2021).
 
 server  encoder θ        client  head
-down    encoder          up      adapted encoder θ_i
+down    encoder          up      adapted encoder θ_i, n
 
 Every client is a task. It adapts the embedding θ (everything before the head, an adapter, too) to its own data, and the
 server makes a step of Reptile (Nichol et al., 2018) towards what came of it,
@@ -56,6 +56,10 @@ class MetaHAR(Method):
 
     name: ClassVar[str] = "meta-har"
     paper: ClassVar[str] = "Li et al., WWW 2021"
+    group: ClassVar[str] = "personal heads"
+    equation: ClassVar[str] = "θ ← θ + ε·mean(θᵢ − θ); θᵢ learns from pairs: −log σ(±cos(z, z′)/τ)"
+    assumes: ClassVar[str] = "one network before the head; classes"
+    use: ClassVar[str] = "where somebody new shall adapt the encoder in a few epochs"
 
     def __post_init__(self) -> None:
         super().__post_init__()

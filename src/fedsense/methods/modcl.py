@@ -57,6 +57,12 @@ class ModCL(Method):
 
     name: ClassVar[str] = "modcl"
     paper: ClassVar[str] = "Guo et al., IoT-J 2024"
+    group: ClassVar[str] = "one model for all"
+    equation: ClassVar[str] = (
+        "−log e^{s(z_a, z_b)/τ} / Σ_{c≠a} e^{s(z_a, z_c)/τ} for two views a, b of a sample; then FedAvg"
+    )
+    assumes: ClassVar[str] = "one network for all; changes of a window that leave what it shows as it is"
+    use: ClassVar[str] = "where recordings are more to be trusted than their labels"
 
     def __post_init__(self) -> None:
         super().__post_init__()
