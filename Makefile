@@ -34,8 +34,8 @@ lint: setup
 experiments: setup   ## the long experiments; what they gave stands in docs/results
 	$(BIN)/python -m pytest -m experiment -s
 
-docs: setup      ## the pages of docs/reference, written anew
-	$(BIN)/python -m fedsense.cli.reference docs/reference/datasets.md
+docs: setup      ## the pages of docs that the program writes, anew
+	$(BIN)/python -m fedsense.cli.reference docs
 
 clean:           ## the environment and caches
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

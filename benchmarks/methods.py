@@ -1,9 +1,9 @@
 """What a method costs a client, relative to FedAvg on the same network and the same data.
 
-    python benchmarks/methods.py [--rounds 9] [--json]
+    python benchmarks/methods.py [--rounds 9] [--json] [--only NAME ...]
 
-One client's local update is timed on one thread: ten local epochs (one, where a line says so) over 128 random samples,
-in the second round or later, so that every method has what it keeps and what came down. Method and FedAvg take turns,
+One client's local update is timed on one thread: local epochs as a line says over 128 random samples, in the second
+round or later, so that every method has what it keeps and what came down. Method and FedAvg take turns,
 and what counts is the median of the ratios of turns that follow one another: a busy machine is busy for both. Time is
 divided by the epochs, so a pass a method makes once a round is shared out among them. Bytes are a client's in a round.
 Memory is what a client keeps between rounds, in megabytes (FedAvg's keeps nothing), and by how much a process grows at
@@ -44,9 +44,14 @@ class Case:
     classes: int
     limit: float | None = None
     epochs: int = 10
+    settings: tuple[tuple[str, Any], ...] = ()  # those with which it does what it is about
 
 
 SIGNAL, CSI = (6, 128), (100, 60)
+OTHERS = (
+    *("fedper", "meta-har", "fedproto", "fedpac", "lg-fedavg", "ditto", "l2gd", "fedamp", "fedala", "wifederated"),
+    *("fedhome", "caring", "fedhenn"),
+)
 CASES = (
     Case("fedapa", "convnet4-large", CSI, 21, 1.5),
     Case("fedapa", "convnet4-middle", CSI, 21, 1.5),
@@ -60,6 +65,12 @@ CASES = (
     Case("fedprox", "coad-cnn", SIGNAL, 6),
     Case("fedavgm", "coad-cnn", SIGNAL, 6),
     Case("local", "coad-cnn", SIGNAL, 6),
+    *(Case(name, "coad-cnn", SIGNAL, 6, epochs=5) for name in OTHERS),
+    Case("fedclar", "coad-cnn", SIGNAL, 6, epochs=5, settings=(("warm_up", 1), ("clusters", 2))),
+    Case("modcl", "coad-cnn", SIGNAL, 6, epochs=5, settings=(("pretrain_rounds", 1000),)),
+    Case("fedbn", "convnet4-middle", CSI, 21, epochs=5),
+    Case("hetfedrep", "sensor-cnn", SIGNAL, 6, epochs=5),
+    Case("flic", "sensor-cnn", SIGNAL, 6, epochs=5, settings=(("pretrain", 1),)),
 )
 
 
@@ -114,7 +125,7 @@ def prepared(case: Case, method: Method, data: Federation) -> tuple[Callable[[],
 def measure(case: Case, rounds: int) -> dict[str, Any]:
     data = federation(case)
     fields = {"batch": 16, "epochs": case.epochs, "lr": 0.001}
-    mine, bytes_mine = prepared(case, METHODS[case.method](**fields), data)
+    mine, bytes_mine = prepared(case, METHODS[case.method](**fields, **dict(case.settings)), data)
     base, bytes_base = prepared(case, METHODS["fedavg"](**fields), data)
     mine(), base()
     pairs = [(mine(), base()) for _ in range(rounds)]
@@ -137,13 +148,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9, help="turns of method and FedAvg")
     parser.add_argument("--json", action="store_true", help="one JSON document instead of a table")
+    parser.add_argument("--only", nargs="+", metavar="NAME", choices=sorted({case.method for case in CASES}))
     given = parser.parse_args()
     found = []
     if not given.json:
         print("| method | network | local epochs | ms an epoch | of FedAvg's time | at most | of its bytes down | up "
               "| MB kept | of its memory |")  # fmt: skip
         print("|---|---|---|---|---|---|---|---|---|---|")
-    for case in CASES:
+    for case in CASES if given.only is None else [case for case in CASES if case.method in given.only]:
         row = measure(case, given.rounds)
         found.append(row)
         if not given.json:

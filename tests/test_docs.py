@@ -9,7 +9,8 @@ import pytest
 
 from conftest import real
 from fedsense.cli import _run as cli
-from fedsense.cli.reference import datasets_page
+from fedsense.cli.reference import pages, recorded_costs
+from fedsense.methods import METHODS
 from fedsense.recipe import load_recipe
 
 ROOT = Path(__file__).parent.parent
@@ -64,7 +65,30 @@ def test_the_two_commands_are_in_the_makefile():
 
 
 def test_the_reference_is_as_the_program_writes_it():
-    assert (ROOT / "docs" / "reference" / "datasets.md").read_text() == datasets_page(), "run make docs"
+    written = pages(ROOT / "docs")
+    assert {path.name for path in written} == {"datasets.md", "methods.md"}
+    for path, text in written.items():
+        assert path.read_text() == text, "run make docs"
+
+
+def test_the_page_of_methods_has_each_once_with_what_it_sends():
+    text = (ROOT / "docs" / "explanation" / "methods.md").read_text()
+    sections = {part.split("\n", 1)[0]: part for part in text.split("\n### ")[1:]}
+    assert sections.keys() == METHODS.keys()
+    for name, section in sections.items():
+        box = re.search(r"```text\n(.*?)\n```", section, re.S).group(1)
+        for word in ("server", "client", "down", "up"):
+            assert word in box, name
+        assert METHODS[name].equation in section
+
+
+def test_costs_are_those_that_were_measured():
+    costs = recorded_costs((ROOT / "docs" / "results" / "methods.md").read_text())
+    assert (costs["protohar"].time, costs["protohar"].network) == ("0.84", "protohar-cnn")
+    assert (costs["fedapa"].epochs, costs["fedapa"].up) == ("10", "0.012")  # the first of its rows
+    assert costs.keys() < METHODS.keys()
+    with pytest.raises(StopIteration):
+        recorded_costs("| method | something else |")
 
 
 def test_links_lead_somewhere():

@@ -119,7 +119,7 @@ class Alone:
         self.repeats.update((size,) for size in sizes)
         ones = {size: torch.ones(size, device=asked.client.device) for (size,) in self.repeats}
         pool = asked.rows()
-        if asked.sees_the_same:
+        if asked.sees_the_same and FEATURES not in pool:
             pool[FEATURES] = asked.client.model.predict(asked.params, pool["x"]).features
         for number, rows in enumerate(_gathered(pool, torch.from_numpy(steps.samples).to(asked.client.device))):
             size = sizes[number]
@@ -216,7 +216,7 @@ class Together:
             return
         each = [self._rows(fit) for fit in self.asked]
         pool = {name: torch.cat([rows[name] for rows in each]) for name in each[0]}
-        if self.first.sees_the_same:
+        if self.first.sees_the_same and FEATURES not in pool:
             pool[FEATURES] = self._features(pool["x"])
         index, mask, noise = (torch.from_numpy(part) for part in self._schedule())
         index, mask, seeds = index.to(self.device), mask.to(self.device), noise.unbind()

@@ -37,6 +37,15 @@ from fedsense.models.network import PARTS, Network
 from fedsense.optim import Transform, adam, chain, clip, sgd
 from fedsense.work import Work
 
+GROUPS = (  # of methods, in the order in which they are listed
+    "one model for all",
+    "personal models",
+    "personal heads",
+    "prototypes",
+    "different architectures",
+    "different inputs",
+    "references",
+)
 MODEL_GROUPS = ("model", *PARTS)  # groups of a Bundle that hold parameters of the client's model
 
 
@@ -85,6 +94,10 @@ class Method:
 
     name: ClassVar[str]
     paper: ClassVar[str] = ""
+    group: ClassVar[str]  # one of GROUPS
+    equation: ClassVar[str] = ""  # what it minimises or how it merges, in a line
+    assumes: ClassVar[str] = ""  # of clients; completes "It assumes …"
+    use: ClassVar[str] = ""  # completes "Use it …"
     pools: ClassVar[bool] = False  # trains on everyone's recordings in one place: a reference, not a federation
 
     def __post_init__(self) -> None:

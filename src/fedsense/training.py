@@ -14,13 +14,13 @@ from torch import Tensor
 
 from fedsense.bundle import Bundle
 from fedsense.client import Client
-from fedsense.flows import Alone, Fit, Fitted, Flow, Loss, Together
+from fedsense.flows import FEATURES, Alone, Fit, Fitted, Flow, Loss, Together
 from fedsense.models.network import PARTS
 from fedsense.optim import Transform
 from fedsense.replay import Recorder
 from fedsense.work import Schedule
 
-__all__ = ["Fit", "Fitted", "Loss", "fit", "train"]
+__all__ = ["FEATURES", "Fit", "Fitted", "Loss", "fit", "train"]
 
 
 def fit(
@@ -42,11 +42,16 @@ def fit(
     sample (what a frozen model makes of it, say); a batch carries its rows of them as ``batch.beside``. ``given`` holds
     the other tensors of this client that the loss needs (prototypes, a model to stay near), as ``batch.given``. A loss
     that keeps such tensors to itself is right, too, but cannot be computed for several clients at once.
+
+    Where only the head trains, what it sees may be given, too, as ``beside={FEATURES: ...}``; then the samples
+    themselves are not looked at.
     """
     parts = (only,) if isinstance(only, str) else tuple(only)
     for name, rows in (beside or {}).items():
         if len(rows) != client.samples:
             raise ValueError(f"beside['{name}'] has {len(rows)} rows; the client has {client.samples} training samples")
+    if beside and FEATURES in beside and parts != ("head",):
+        raise ValueError("features can stand for samples only where the head alone trains: only='head'")
     asked = Fit(loss, params, client, schedule, optimiser, parts, memory, beside or {}, given or {})
     return train([asked])[0] if client.join is None else client.join(asked)
 

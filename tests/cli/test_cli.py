@@ -13,6 +13,7 @@ import warnings
 import pytest
 
 from fedsense.cli import _run as cli
+from fedsense.methods import METHODS
 
 RECIPE = """\
 name = "small"
@@ -418,6 +419,12 @@ def test_list(kind, tmp_path, capfd, monkeypatch):
     assert code == 0
     for row in rows:
         assert row["name"] in shown
+    if kind == "methods":
+        places = [shown.index(group) for group in dict.fromkeys(row["group"] for row in rows)]
+        assert places == sorted(places)
+        lines = [line.split()[0] for line in shown.splitlines() if line and not line.startswith(" ")]
+        assert [name for name in lines if name in METHODS] == [row["name"] for row in rows]
+        assert [row["name"] for row in rows if row["group"] == "references"] == ["local", "centralized"]
     if kind == "models":
         sizes = {row["name"]: row["parameters"] for row in rows}
         assert [sizes[f"convnet4-{size}"] for size in ("tiny", "middle", "large")] == [7_956, 18_436, 463_748]

@@ -15,6 +15,7 @@ from fedsense.engine.site import Call, Site
 from fedsense.errors import UserError
 from fedsense.evaluation.summary import curve
 from fedsense.federation import Federation
+from fedsense.method import GROUPS
 from fedsense.methods import METHODS, FedAvg, FedProx
 from fedsense.work import Work
 
@@ -163,6 +164,18 @@ def test_is_a_frozen_dataclass_with_a_description(name):
     assert method.__doc__
     assert "\n" not in method.__doc__.strip()
     assert method.paper
+
+
+@each_method
+def test_says_what_it_is_for(name):
+    """A method that derives from another says it for itself."""
+    method = METHODS[name]
+    assert method.group in GROUPS
+    for what in ("name", "group", "equation", "assumes", "use"):
+        text = vars(method)[what]
+        assert text
+        assert not text.endswith(".")
+        assert "\n" not in text
 
 
 @each_method

@@ -287,7 +287,15 @@ def _print_rows(rows: Sequence[dict[str, str | int]]) -> None:
 
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for column in rows[0]:
-        table.add_column(column, overflow="fold", no_wrap=column == "name")
+        if column != "group":
+            table.add_column(column, overflow="fold", no_wrap=column == "name")
+    group: str | int | None = None
     for row in rows:
-        table.add_row(*(f"{cell:,}" if isinstance(cell, int) else cell for cell in row.values()))
+        cells = dict(row)
+        if (new := cells.pop("group", None)) != group:
+            if group is not None:
+                table.add_section()
+            group = new
+            table.add_row("", f"[bold]{group}[/bold]")
+        table.add_row(*(f"{cell:,}" if isinstance(cell, int) else cell for cell in cells.values()))
     Console().print(table)

@@ -13,9 +13,13 @@ def entries(kind: str) -> list[Entry]:
 
 
 def _methods() -> list[Entry]:
+    from fedsense.method import GROUPS
     from fedsense.methods import METHODS
 
-    return [{"name": m.name, "description": (m.__doc__ or "").strip(), "paper": m.paper} for m in METHODS.values()]
+    listed = sorted(METHODS.values(), key=lambda m: GROUPS.index(m.group))  # within a group as in the registry
+    return [
+        {"group": m.group, "name": m.name, "description": (m.__doc__ or "").strip(), "paper": m.paper} for m in listed
+    ]
 
 
 def _models() -> list[Entry]:

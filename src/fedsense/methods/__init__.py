@@ -14,8 +14,10 @@ from fedsense.methods.fedapa import FedAPA
 from fedsense.methods.fedavg import FedAvg
 from fedsense.methods.fedavgm import FedAvgM
 from fedsense.methods.fedbn import FedBN
+from fedsense.methods.fedclar import FedCLAR
 from fedsense.methods.fedcoad import FedCoad
 from fedsense.methods.fedhenn import FedHeNN
+from fedsense.methods.fedhome import FedHome
 from fedsense.methods.fedpac import FedPAC
 from fedsense.methods.fedper import FedPer
 from fedsense.methods.fedproto import FedProto
@@ -26,6 +28,8 @@ from fedsense.methods.hetfedrep import HetFedRep
 from fedsense.methods.l2gd import L2GD
 from fedsense.methods.lg_fedavg import LGFedAvg
 from fedsense.methods.local import Local
+from fedsense.methods.meta_har import MetaHAR
+from fedsense.methods.modcl import ModCL
 from fedsense.methods.moon import Moon
 from fedsense.methods.protohar import ProtoHAR
 from fedsense.methods.scaffold import Scaffold
@@ -59,7 +63,11 @@ METHODS: dict[str, type[Method]] = {
         FedAMP,
         FedALA,
         WiFederated,
+        FedHome,
         Caring,
+        FedCLAR,
+        MetaHAR,
+        ModCL,
     )
 }
 
@@ -76,8 +84,10 @@ __all__ = [
     "FedAvg",
     "FedAvgM",
     "FedBN",
+    "FedCLAR",
     "FedCoad",
     "FedHeNN",
+    "FedHome",
     "FedPAC",
     "FedPer",
     "FedProto",
@@ -87,6 +97,8 @@ __all__ = [
     "HetFedRep",
     "LGFedAvg",
     "Local",
+    "MetaHAR",
+    "ModCL",
     "Moon",
     "ProtoHAR",
     "Scaffold",

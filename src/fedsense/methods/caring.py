@@ -36,6 +36,10 @@ class Caring(Method):
 
     name: ClassVar[str] = "caring"
     paper: ClassVar[str] = "Li et al., TMC 2023"
+    group: ClassVar[str] = "one model for all"
+    equation: ClassVar[str] = "w = Σ aᵢwᵢ / Σ aᵢ, aᵢ = 1 if client i is at least as accurate as the mean, else 0.3"
+    assumes: ClassVar[str] = "one network for all (or with by_architecture networks of a few kinds); classes"
+    use: ClassVar[str] = "where some clients have bad recordings or labels"
 
     def __post_init__(self) -> None:
         super().__post_init__()

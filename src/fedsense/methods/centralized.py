@@ -27,6 +27,10 @@ class Centralized(Method):
 
     name: ClassVar[str] = "centralized"
     paper: ClassVar[str] = "reference of FedAli and FedCoad"
+    group: ClassVar[str] = "references"
+    equation: ClassVar[str] = "min over w of Σ Lᵢ(w)"
+    assumes: ClassVar[str] = "that every recording may leave its device; samples of one shape"
+    use: ClassVar[str] = "beside every other method: what a federation could reach at best, with one model"
     pools: ClassVar[bool] = True
 
     def requires(self, task: Task) -> None:

@@ -34,6 +34,10 @@ class Ditto(Method):
 
     name: ClassVar[str] = "ditto"
     paper: ClassVar[str] = "Li et al., ICML 2021"
+    group: ClassVar[str] = "personal models"
+    equation: ClassVar[str] = "Lᵢ(v) + λ/2 ‖v − w‖², w by FedAvg"
+    assumes: ClassVar[str] = "one network for all; time for two models"
+    use: ClassVar[str] = "where both a personal model and one for all are wanted"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -30,7 +30,7 @@ from fedsense.errors import UserError
 from fedsense.federation import Task
 from fedsense.method import Method, Reply, share_one_model
 from fedsense.models.network import PARTS, Batch
-from fedsense.ops import anchor, average, classify, size, task_loss
+from fedsense.ops import anchor, average, classify, mean_loss, size, task_loss
 from fedsense.optim import chain, keep_between, sgd
 from fedsense.training import Loss, fit
 from fedsense.work import Work
@@ -50,6 +50,10 @@ class FedALA(Method):
 
     name: ClassVar[str] = "fedala"
     paper: ClassVar[str] = "Zhang et al., AAAI 2023"
+    group: ClassVar[str] = "personal models"
+    equation: ClassVar[str] = "start at wᵢ + (w − wᵢ) ⊙ A, A ∈ [0, 1] learned"
+    assumes: ClassVar[str] = "one network for all"
+    use: ClassVar[str] = "where how much of the shared model suits differs from client to client"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -106,7 +110,7 @@ class FedALA(Method):
             done = fit(_blended(client), params, some, schedule, optimiser, only="blend", given=own)
             blend = {name: done.params[f"blend.{name}"] for name in own}
             if before is None:
-                losses.append(_loss(some, _mixed(model, own, blend)))
+                losses.append(mean_loss(some, _mixed(model, own, blend)))
             if len(losses) >= LOOKED_AT and statistics.pstdev(losses[-LOOKED_AT:]) < self.settled:
                 break
         return blend
@@ -130,9 +134,3 @@ def _blended(client: Client) -> Loss:
         return task_loss(client.model(_mixed(params, batch.given, blend), batch).logits, batch)
 
     return loss
-
-
-def _loss(client: Client, params: Params) -> float:
-    x, y = client.train.x, client.train.y
-    whole = Batch(x, y, torch.ones(len(y), device=client.device), torch.tensor(0))
-    return float(task_loss(client.model.predict(params, x).logits, whole))

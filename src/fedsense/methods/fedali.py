@@ -55,6 +55,12 @@ class FedAli(Method):
 
     name: ClassVar[str] = "fedali"
     paper: ClassVar[str] = "Ek et al., FedAli"
+    group: ClassVar[str] = "prototypes"
+    equation: ClassVar[str] = (
+        "z ← (1 − β)z + β·p(z), p by optimal transport between embeddings and prototypes; w = Σ nᵢwᵢ / Σ nᵢ"
+    )
+    assumes: ClassVar[str] = "one transformer with ALP layers (hart, vit-tiny)"
+    use: ClassVar[str] = "for transformers, and one model that is to serve people who were not there"
 
     def __post_init__(self) -> None:
         super().__post_init__()

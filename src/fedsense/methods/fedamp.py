@@ -49,6 +49,10 @@ class FedAMP(Method):
 
     name: ClassVar[str] = "fedamp"
     paper: ClassVar[str] = "Huang et al., AAAI 2021"
+    group: ClassVar[str] = "personal models"
+    equation: ClassVar[str] = "Lᵢ(w) + λ/2α ‖w − uᵢ‖², uᵢ = Σ_j ξ_ij w_j, ξ_ij ∝ e^{−‖wᵢ − w_j‖²/σ}"
+    assumes: ClassVar[str] = "one network for all; a server that holds everyone's model"
+    use: ClassVar[str] = "for groups of clients that one does not know"
 
     def __post_init__(self) -> None:
         super().__post_init__()

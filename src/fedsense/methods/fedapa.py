@@ -67,6 +67,13 @@ class FedAPA(Method):
 
     name: ClassVar[str] = "fedapa"
     paper: ClassVar[str] = "Guo et al., FedAPA"
+    group: ClassVar[str] = "prototypes"
+    equation: ClassVar[str] = (
+        "L + λ(L_g + L_c), contrast to one's own and to everyone's prototypes; qᵢ = Σ_j α_ij p_j, α_ij ∝ "
+        "e^{cos(pᵢ, p_j)/τ}"
+    )
+    assumes: ClassVar[str] = "features of one width; classes all share"
+    use: ClassVar[str] = "for very different surroundings, networks that differ, and little to be sent"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -30,6 +30,10 @@ class FedAvg(Method):
 
     name: ClassVar[str] = "fedavg"
     paper: ClassVar[str] = "McMahan et al., AISTATS 2017"
+    group: ClassVar[str] = "one model for all"
+    equation: ClassVar[str] = "w = Σ nᵢwᵢ / Σ nᵢ"
+    assumes: ClassVar[str] = "one network for all"
+    use: ClassVar[str] = "as the first thing to try, and beside every other method"
 
     def requires(self, task: Task) -> None:
         if not self.by_architecture:

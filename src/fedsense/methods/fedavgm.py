@@ -30,6 +30,10 @@ class FedAvgM(Method):
 
     name: ClassVar[str] = "fedavgm"
     paper: ClassVar[str] = "Hsu et al., 2019"
+    group: ClassVar[str] = "one model for all"
+    equation: ClassVar[str] = "v ← βv + w − Σ nᵢwᵢ / Σ nᵢ, then w ← w − v"
+    assumes: ClassVar[str] = "one network for all"
+    use: ClassVar[str] = "where FedAvg's model swings from round to round, because few clients take part"
 
     def __post_init__(self) -> None:
         super().__post_init__()

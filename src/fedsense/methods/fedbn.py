@@ -30,6 +30,10 @@ class FedBN(Method):
 
     name: ClassVar[str] = "fedbn"
     paper: ClassVar[str] = "Li et al., ICLR 2021"
+    group: ClassVar[str] = "personal models"
+    equation: ClassVar[str] = "w = Σ nᵢwᵢ / Σ nᵢ of all but BatchNorm"
+    assumes: ClassVar[str] = "one network for all, with BatchNorm"
+    use: ClassVar[str] = "for devices that differ in gain, offset or spread"
 
     def requires(self, task: Task) -> None:
         share_one_model(self, task)

@@ -48,6 +48,10 @@ class FedCoad(Method):
 
     name: ClassVar[str] = "fedcoad"
     paper: ClassVar[str] = "Iwan et al., FITEE 2025"
+    group: ClassVar[str] = "one model for all"
+    equation: ClassVar[str] = "MOON's loss, in steps w ← w − lr·(g − ρᵢ + ρ)"
+    assumes: ClassVar[str] = "one network for all"
+    use: ClassVar[str] = "for people one has not met, where those one has differ"
 
     def __post_init__(self) -> None:
         super().__post_init__()

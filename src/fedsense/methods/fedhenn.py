@@ -53,6 +53,10 @@ class FedHeNN(Method):
 
     name: ClassVar[str] = "fedhenn"
     paper: ClassVar[str] = "Makhija et al., ICML 2022"
+    group: ClassVar[str] = "different architectures"
+    equation: ClassVar[str] = "Lᵢ + ηₜ(1 − CKA(Kᵢ, K̄)), Kᵢ of common random points"
+    assumes: ClassVar[str] = "nothing but one task"
+    use: ClassVar[str] = "where networks and inputs differ, and no weights may be sent"
 
     def __post_init__(self) -> None:
         super().__post_init__()

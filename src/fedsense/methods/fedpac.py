@@ -74,6 +74,10 @@ class FedPAC(Method):
 
     name: ClassVar[str] = "fedpac"
     paper: ClassVar[str] = "Xu et al., ICLR 2023"
+    group: ClassVar[str] = "prototypes"
+    equation: ClassVar[str] = "L + λ·‖z − p_y‖²/d; headᵢ = Σ_j α_ij head_j, αᵢ = arg min αᵀ(diag V + Dᵢ)α"
+    assumes: ClassVar[str] = "one network for all; classes; that heads may be sent"
+    use: ClassVar[str] = "where groups of clients have few recordings each"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -31,6 +31,10 @@ class FedPer(Method):
 
     name: ClassVar[str] = "fedper"
     paper: ClassVar[str] = "Arivazhagan et al., 2019"
+    group: ClassVar[str] = "personal heads"
+    equation: ClassVar[str] = "φ = Σ nᵢφᵢ / Σ nᵢ; (φᵢ, hᵢ) trained together"
+    assumes: ClassVar[str] = "one network before the head"
+    use: ClassVar[str] = "as the simplest way to have something of one's own"
 
     def requires(self, task: Task) -> None:
         share_one_model(self, task, SHARED)

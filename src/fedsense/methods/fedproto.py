@@ -48,6 +48,10 @@ class FedProto(Method):
 
     name: ClassVar[str] = "fedproto"
     paper: ClassVar[str] = "Tan et al., AAAI 2022"
+    group: ClassVar[str] = "prototypes"
+    equation: ClassVar[str] = "L + λ·‖z − p_y‖²/d, p_c = Σ |D_ic| p_ic / Σ |D_ic|"
+    assumes: ClassVar[str] = "features of one width; classes all share"
+    use: ClassVar[str] = "where networks differ or little may be sent, and clients are alike"
 
     def __post_init__(self) -> None:
         super().__post_init__()

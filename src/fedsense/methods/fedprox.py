@@ -29,6 +29,10 @@ class FedProx(Method):
 
     name: ClassVar[str] = "fedprox"
     paper: ClassVar[str] = "Li et al., MLSys 2020"
+    group: ClassVar[str] = "one model for all"
+    equation: ClassVar[str] = "Lᵢ(w) + μ/2 ‖w − w_global‖²"
+    assumes: ClassVar[str] = "one network for all"
+    use: ClassVar[str] = "where clients do many local steps and drift apart"
 
     def __post_init__(self) -> None:
         super().__post_init__()

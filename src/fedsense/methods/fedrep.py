@@ -34,6 +34,12 @@ class FedRep(Method):
 
     name: ClassVar[str] = "fedrep"
     paper: ClassVar[str] = "Collins et al., ICML 2021"
+    group: ClassVar[str] = "personal heads"
+    equation: ClassVar[str] = "hᵢ ← arg min L(φ, h), then φᵢ ← arg min L(φ, hᵢ); φ = Σ nᵢφᵢ / Σ nᵢ"
+    assumes: ClassVar[str] = "one network before the head"
+    use: ClassVar[str] = (
+        "where clients have different classes, and local time is to be saved: most epochs train the head alone"
+    )
     own: ClassVar[tuple[str, ...]] = ("head",)
     shared: ClassVar[tuple[str, ...]] = ("adapter", "encoder")
 

@@ -67,6 +67,10 @@ class Flic(HetFedRep):
 
     name: ClassVar[str] = "flic"
     paper: ClassVar[str] = "Rakotomamonjy et al., TMLR 2024"
+    group: ClassVar[str] = "different inputs"
+    equation: ClassVar[str] = "L + λ₁ Σ_c W₂²(μ_c, φᵢ's samples of class c) + λ₂ Σ_c ℓ(g(Z_c), c), Z_c drawn from μ_c"
+    assumes: ClassVar[str] = "one encoder behind adapters to one latent width; classes all share, or values"
+    use: ClassVar[str] = "for devices with other sensors, rates or numbers of channels"
 
     def __post_init__(self) -> None:
         super().__post_init__()

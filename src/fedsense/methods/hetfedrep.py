@@ -21,5 +21,9 @@ class HetFedRep(FedRep):
 
     name: ClassVar[str] = "hetfedrep"
     paper: ClassVar[str] = "Rakotomamonjy et al., TMLR 2024"
+    group: ClassVar[str] = "different inputs"
+    equation: ClassVar[str] = "(φᵢ, hᵢ) ← arg min L, then αᵢ ← arg min L; α = Σ nᵢαᵢ / Σ nᵢ"
+    assumes: ClassVar[str] = "one encoder between adapters and heads, which may differ"
+    use: ClassVar[str] = "beside flic: what its alignment is worth"
     own: ClassVar[tuple[str, ...]] = ("adapter", "head")
     shared: ClassVar[tuple[str, ...]] = ("encoder",)

@@ -45,6 +45,10 @@ class L2GD(Method):
 
     name: ClassVar[str] = "l2gd"
     paper: ClassVar[str] = "Hanzely and Richtárik, 2020"
+    group: ClassVar[str] = "personal models"
+    equation: ClassVar[str] = "(1/n) Σ fᵢ(xᵢ) + (λ/2n) Σ ‖xᵢ − x̄‖²"
+    assumes: ClassVar[str] = "one network for all"
+    use: ClassVar[str] = "for local models that do not stray, and few messages"
 
     def __post_init__(self) -> None:
         super().__post_init__()

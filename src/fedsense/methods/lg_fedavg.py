@@ -31,6 +31,10 @@ class LGFedAvg(Method):
 
     name: ClassVar[str] = "lg-fedavg"
     paper: ClassVar[str] = "Liang et al., 2020"
+    group: ClassVar[str] = "different architectures"
+    equation: ClassVar[str] = "h = Σ nᵢhᵢ / Σ nᵢ; (φᵢ, h) trained together"
+    assumes: ClassVar[str] = "features of one width, heads of one kind"
+    use: ClassVar[str] = "where encoders differ, and classes are the same"
 
     def requires(self, task: Task) -> None:
         mend = "give their models one width of features (model.width) and heads of one kind; encoders may differ"

@@ -24,6 +24,10 @@ class Local(Method):
 
     name: ClassVar[str] = "local"
     paper: ClassVar[str] = "baseline of all five papers (SOLO in ProtoHAR)"
+    group: ClassVar[str] = "references"
+    equation: ClassVar[str] = "min over wᵢ of Lᵢ(wᵢ), for every client i"
+    assumes: ClassVar[str] = "nothing"
+    use: ClassVar[str] = "beside every other method: what sharing has to beat"
 
     def init_client(self, client: Client, params: Params, down: Bundle, work: Work) -> Bundle:
         return {"model": params}

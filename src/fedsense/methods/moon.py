@@ -31,6 +31,10 @@ class Moon(Method):
 
     name: ClassVar[str] = "moon"
     paper: ClassVar[str] = "Li et al., CVPR 2021"
+    group: ClassVar[str] = "one model for all"
+    equation: ClassVar[str] = "L + μ·(−log e^{s(z, z_global)/τ} / (e^{s(z, z_global)/τ} + e^{s(z, z_previous)/τ}))"
+    assumes: ClassVar[str] = "one network for all"
+    use: ClassVar[str] = "where clients' features drift apart"
 
     def __post_init__(self) -> None:
         super().__post_init__()

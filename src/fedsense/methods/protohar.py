@@ -65,6 +65,10 @@ class ProtoHAR(Method):
 
     name: ClassVar[str] = "protohar"
     paper: ClassVar[str] = "Cheng et al., JBHI 2023"
+    group: ClassVar[str] = "prototypes"
+    equation: ClassVar[str] = "hᵢ ← arg min L, then φᵢ ← arg min L + λ·‖z − p_y‖²/d; φ = Σ nᵢφᵢ / Σ nᵢ"
+    assumes: ClassVar[str] = "one network before the head; classes all share"
+    use: ClassVar[str] = "for people who differ in what they do and in how they do it"
 
     def __post_init__(self) -> None:
         super().__post_init__()

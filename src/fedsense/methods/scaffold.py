@@ -41,6 +41,10 @@ class Scaffold(Method):
 
     name: ClassVar[str] = "scaffold"
     paper: ClassVar[str] = "Karimireddy et al., ICML 2020"
+    group: ClassVar[str] = "one model for all"
+    equation: ClassVar[str] = "w ← w − lr·(g − cᵢ + c)"
+    assumes: ClassVar[str] = "one network for all; clients who come back, because cᵢ must be fresh"
+    use: ClassVar[str] = "where clients differ and drift apart, and twice the bytes may be sent"
 
     def requires(self, task: Task) -> None:
         share_one_model(self, task)

@@ -35,6 +35,10 @@ class WiFederated(Method):
 
     name: ClassVar[str] = "wifederated"
     paper: ClassVar[str] = "Hernandez and Bulut, IoT-J 2022"
+    group: ClassVar[str] = "personal models"
+    equation: ClassVar[str] = "w by FedAvg; wᵢ = w after some epochs on Lᵢ"
+    assumes: ClassVar[str] = "one network for all (or with by_architecture networks of a few kinds)"
+    use: ClassVar[str] = "where the shared model needs only a little fitting before use"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -22,8 +22,10 @@ from fedsense.ops.averaging import (
     weighted_average,
     zeros_of_trained,
 )
-from fedsense.ops.contrast import classify_and_contrast, model_contrast, seen_by
-from fedsense.ops.losses import anchor, classify, classify_near, cross_entropy, proximal, task_loss
+from fedsense.ops.balance import smote
+from fedsense.ops.clusters import cosine_distances, groups
+from fedsense.ops.contrast import classify_and_contrast, model_contrast, nt_xent, pair_loss, seen_by, tell_pairs
+from fedsense.ops.losses import anchor, classify, classify_near, cross_entropy, mean_loss, proximal, task_loss
 from fedsense.ops.prototypes import (
     Distance,
     class_prototypes,
@@ -39,6 +41,7 @@ from fedsense.ops.prototypes import (
 )
 from fedsense.ops.simplex import least_on_simplex
 from fedsense.ops.variates import add_changes, corrected, new_variates, trainers, variate_change
+from fedsense.ops.views import two_views
 
 __all__ = [
     "Averaging",
@@ -60,26 +63,34 @@ __all__ = [
     "classify_and_contrast",
     "classify_near",
     "corrected",
+    "cosine_distances",
     "cross_entropy",
     "draw",
+    "groups",
     "held_only",
     "keep_known",
     "least_on_simplex",
     "likeness",
+    "mean_loss",
     "merge_prototypes",
     "mmd",
     "model_contrast",
     "new_variates",
     "no_prototypes",
+    "nt_xent",
+    "pair_loss",
     "prototype_contrast",
     "prototype_gap",
     "proximal",
     "sample_weights",
     "seen_by",
     "size",
+    "smote",
     "task_loss",
+    "tell_pairs",
     "trainers",
     "transport",
+    "two_views",
     "variate_change",
     "wasserstein",
     "weighted_average",

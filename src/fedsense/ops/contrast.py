@@ -1,9 +1,10 @@
-"""Contrast between models: towards what the global model sees in a sample, away from what the previous one saw."""
+"""Contrast: between models, towards what one sees in a sample and away from what another does; between samples."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -43,3 +44,38 @@ def classify_and_contrast(client: Client, mu: float, temperature: float) -> Call
         )
 
     return loss
+
+
+def pair_loss(features: Tensor, batch: Batch, temperature: float) -> Tensor:
+    """Mean over pairs of a minibatch of −log σ(±cos(z_i, z_j)/τ), + for samples of one class, − for others (Meta-HAR).
+
+    Of a minibatch of one sample there are no pairs, and it is 0.
+    """
+    unit = F.normalize(features, dim=1)
+    same = batch.y[:, None] == batch.y
+    losses = F.softplus(torch.where(same, -1.0, 1.0) * (unit @ unit.T) / temperature)
+    counted = (batch.mask[:, None] * batch.mask).triu(1)  # each pair once
+    return (losses * counted).sum() / counted.sum().clamp(min=1)
+
+
+def tell_pairs(client: Client, temperature: float) -> Callable[[Params, Batch], Tensor]:
+    """:func:`pair_loss` of what the head would see."""
+
+    def loss(params: Params, batch: Batch) -> Tensor:
+        return pair_loss(client.model(params, batch).features, batch, temperature)
+
+    return loss
+
+
+def nt_xent(features: Tensor, mask: Tensor, temperature: float) -> Tensor:
+    """SimCLR's loss of views ``[2B, d]``, of which rows 2i and 2i + 1 are of one sample; mean over those that count.
+
+    −log exp(cos(z_a, z_b)/τ) / Σ_{c ≠ a} exp(cos(z_a, z_c)/τ), b being a's other view. Rows whose ``mask`` ``[2B]`` is
+    0 are in no sum. Of one sample alone it is 0.
+    """
+    unit = F.normalize(features, dim=1)
+    place = torch.arange(len(unit), device=unit.device)
+    out = (place[:, None] == place) | (mask == 0)
+    chances = (unit @ unit.T / temperature).masked_fill(out, -1e9).log_softmax(1)
+    pair = chances.gather(1, (place ^ 1)[:, None]).squeeze(1)
+    return -(pair * mask).sum() / mask.sum()

@@ -36,6 +36,13 @@ def classify(client: Client) -> Callable[[Params, Batch], Tensor]:
     return loss
 
 
+def mean_loss(client: Client, params: Params) -> float:
+    """The plain loss over all of a client's training data, in inference."""
+    x, y = client.train.x, client.train.y
+    whole = Batch(x, y, torch.ones(len(y), device=client.device), torch.tensor(0))
+    return float(task_loss(client.model.predict(params, x).logits, whole))
+
+
 def proximal(params: Mapping[str, Tensor], anchor: Mapping[str, Tensor]) -> Tensor:
     """½ ‖w − w_anchor‖² over the tensors of the anchor."""
     gaps = [((params[name] - t) ** 2).sum() for name, t in anchor.items()]
