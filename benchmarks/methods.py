@@ -45,6 +45,7 @@ class Case:
     limit: float | None = None
     epochs: int = 10
     settings: tuple[tuple[str, Any], ...] = ()  # those with which it does what it is about
+    options: tuple[tuple[str, Any], ...] = ()  # of the network
 
 
 SIGNAL, CSI = (6, 128), (100, 60)
@@ -69,8 +70,8 @@ CASES = (
     Case("fedclar", "coad-cnn", SIGNAL, 6, epochs=5, settings=(("warm_up", 1), ("clusters", 2))),
     Case("modcl", "coad-cnn", SIGNAL, 6, epochs=5, settings=(("pretrain_rounds", 1000),)),
     Case("fedbn", "convnet4-middle", CSI, 21, epochs=5),
-    Case("hetfedrep", "sensor-cnn", SIGNAL, 6, epochs=5),
-    Case("flic", "sensor-cnn", SIGNAL, 6, epochs=5, settings=(("pretrain", 1),)),
+    Case("hetfedrep", "sensor-cnn", SIGNAL, 6, epochs=5, options=(("shared", 100),)),
+    Case("flic", "sensor-cnn", SIGNAL, 6, epochs=5, settings=(("pretrain", 1),), options=(("shared", 100),)),
 )
 
 
@@ -105,7 +106,8 @@ def _status(name: str) -> int:
 
 def prepared(case: Case, method: Method, data: Federation) -> tuple[Callable[[], float], dict[str, int]]:
     """A function that does one local update and tells its seconds; and the bytes of a round, and of what is kept."""
-    engine = Engine(data, method, ModelSpec.of(case.model), Settings(rounds=2, workers=1, views=("global",), every=2))
+    model = ModelSpec((case.model,), dict(case.options))
+    engine = Engine(data, method, model, Settings(rounds=2, workers=1, views=("global",), every=2))
     engine.run()
     torch.set_num_threads(1)
     client = engine.site.client("c0")
