@@ -25,8 +25,8 @@ from torch import Tensor
 
 import fedsense
 from fedsense.federation import Federation
-from fedsense.models import build_model
-from fedsense.models.alp import ALP, unit
+from fedsense.models import Model, Network, build_model
+from fedsense.models.alp import ALP, open_layers, unit
 from fedsense.models.spec import ModelSpec
 from fedsense.pretraining import LEARNED, pretrain
 
@@ -42,10 +42,17 @@ def people(root: str | None, seed: int, samples: int) -> Federation:
     return fedsense.load("hapt", **options, samples=samples)
 
 
+def with_prototypes(shape: tuple[int, ...]) -> Model:
+    def complete(network: Network) -> None:
+        open_layers(network, PROTOTYPES)
+
+    return build_model("hart", shape, len(CLASSES), complete)
+
+
 @torch.no_grad()
 def nearness(values: dict[str, Tensor], x: Tensor) -> list[float]:
     """Of each block, the mean cosine between embeddings and the prototypes they are given in use."""
-    model = build_model("hart", tuple(x.shape[1:]), len(CLASSES), prototypes=PROTOTYPES)
+    model = with_prototypes(tuple(x.shape[1:]))
     params = {**model.init(0), **{name: t for name, t in values.items() if name.split(".")[0] in LEARNED}}
     found: list[float] = []
 
@@ -70,9 +77,11 @@ def one_seed(root: str | None, seed: int, epochs: int, rounds: int, folder: Path
         print(f"seed {seed}, epoch {number + 1}/{epochs}, error {epoch.loss:.4f}", file=sys.stderr)
 
     done = pretrain(others, file, resume=True, told=tell, epochs=epochs, prototypes=PROTOTYPES, seed=seed)
+    plain = folder / f"plain-{seed}.safetensors"  # FedAvg has no prototypes, and begins with a network that had none
+    pretrain(others, plain, resume=True, told=tell, epochs=epochs, prototypes=0, seed=seed)
     federation = people(root, seed, 64)
     strangers = torch.cat([client.train.x for client in federation])[:256]
-    fresh = build_model("hart", (6, 128), len(CLASSES), prototypes=PROTOTYPES).init(seed)
+    fresh = with_prototypes((6, 128)).init(seed)
     found: dict[str, Any] = {
         "error": [epoch.loss for epoch in done.history],
         "near before": nearness(fresh, strangers),
@@ -84,7 +93,7 @@ def one_seed(root: str | None, seed: int, epochs: int, rounds: int, folder: Path
             result = fedsense.run(
                 federation,
                 method,
-                ModelSpec(("hart",), start=str(file) if begun else None),
+                ModelSpec(("hart",), start=str(file if method == "fedali" else plain) if begun else None),
                 rounds=rounds,
                 seed=seed,
                 batch=32,

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from conftest import blobs, run
+from fedsense import join
 from fedsense.cli import main
 from fedsense.errors import UserError
 from fedsense.methods import FedAli, FedAvg
@@ -125,9 +126,9 @@ def test_federations_begin_with_it(tmp_path):
         spec = ModelSpec(("hart",), start=str(path))
         engine = run(method, waves(), tmp_path / method.name, model=spec, rounds=1)
         begun[method.name] = engine.site.client("c00").initial
-        about = json.loads((tmp_path / method.name / "run.json").read_text())["model"]
+        about = json.loads((tmp_path / method.name / "run.json").read_text())
         assert about["start"] == str(path)
-        assert len(about["start_digest"]) == 32
+        assert len(about["model"]["start"]) == 32
     for name, tensor in begun["fedavg"].items():
         assert name.startswith("head.") or torch.equal(tensor, learned[name]), name
     assert torch.equal(begun["fedali"]["encoder.0.align.local_prototypes"], learned["encoder.0.align.local_prototypes"])
@@ -154,6 +155,8 @@ def test_another_file_of_the_same_name_is_another_run(tmp_path):
         ({"epochs": 0}, "epochs is 0"),
         ({"lr": 0.0}, "lr is 0.0"),
         ({"epoch": 3}, "no option 'epoch'; did you mean 'epochs'"),
+        ({"epochs": 1.5}, "'epochs' is 1.5"),
+        ({"batch": True}, "'batch' must be a number"),
     ],
 )
 def test_mistakes_are_named(options, message):
@@ -173,8 +176,45 @@ def test_what_does_not_fit_is_refused(tmp_path):
         run(FedAvg(), blobs(shape=(6, 64)), model=hart)
     with pytest.raises(UserError, match="cannot be read"):
         run(FedAvg(), waves(), model=ModelSpec(("hart",), start=str(tmp_path / "none")))
-    with pytest.raises(UserError, match="holds nothing that flic-mlp has"):
+    with pytest.raises(UserError, match="is of hart, and cannot begin flic-mlp"):
         run(FedAvg(), waves(), model=ModelSpec(("flic-mlp",), start=str(path)))
+    with pytest.raises(UserError, match="its recordings were others"):
+        pretrain(waves(seed=1), path, resume=True, **QUICK)
+    with pytest.raises(UserError, match="is a folder"):
+        pretrain(waves(), tmp_path, **QUICK)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot be written"):
+        pretrain(waves(), tmp_path / "file" / "p.safetensors", **QUICK)
+
+
+def test_joining_needs_the_file_the_run_began_with(tmp_path):
+    path = tmp_path / "p.safetensors"
+    pretrain(waves(), path, **{**QUICK, "epochs": 1})
+    folder = tmp_path / "run"
+    run(FedAvg(epochs=1), waves(), folder, model=ModelSpec(("hart",), start=str(path)), rounds=1)
+    assert join(folder, waves(seed=3)).points
+    pretrain(waves(), path, resume=True, **QUICK)
+    with pytest.raises(UserError, match="is not the file"):
+        join(folder, waves(seed=3))
+
+
+def test_what_is_seen_keeps_its_order_in_time():
+    """Tokens that tell their place: the encoder meets them in ascending order."""
+    network = masked_hart(steps=128)
+    met = []
+    network.encoder[0].register_forward_pre_hook(lambda layer, inputs: met.append(inputs[0][..., 0].detach()))
+    network.adapter = torch.nn.Identity()
+    network(torch.arange(8.0).view(1, 8, 1).expand(5, 8, 192))
+    assert met[0].shape == (5, 3)
+    assert (met[0].diff(dim=1) > 0).all()
+
+
+def test_options_of_the_model():
+    images = blobs(clients=1, train=8, shape=(3, 16, 16))
+    params = pretrain(images, epochs=1, model="vit-tiny", model_options={"patch": 8}, prototypes=4).params
+    assert params["adapter.1.patches.weight"].shape == (192, 3, 8, 8)
+    with pytest.raises(UserError, match="vit-tiny has no option 'pach'"):
+        pretrain(images, model="vit-tiny", model_options={"pach": 8})
 
 
 def test_from_the_command_line(tmp_path, capsys, monkeypatch):

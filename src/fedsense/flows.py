@@ -238,7 +238,7 @@ class Together:
         """What the heads see of everybody's samples; of an encoder all share in one pass."""
         model = self.first.client.model
         resting = [[t for name, t in sorted(fit.params.items()) if not name.startswith("head.")] for fit in self.asked]
-        if len({tuple([t.data_ptr() for t in tensors]) for tensors in resting}) == 1:
+        if not model.mixes and len({tuple([t.data_ptr() for t in tensors]) for tensors in resting}) == 1:
             return model.predict(self.first.params, x).features
         return torch.cat([model.predict(fit.params, fit.client.train.x).features for fit in self.asked])
 

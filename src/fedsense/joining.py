@@ -89,7 +89,9 @@ def join(folder: str | Path, newcomers: Federation, samples: Sequence[int] = (),
     method = _method(about)
     if unknown := [name for name in about["model"]["names"] if name not in MODELS]:
         raise UserError(f"{folder} has a network of its own ('{unknown[0]}'), which its folder does not hold")
-    model = ModelSpec(tuple(about["model"]["names"]), about["model"]["options"], start=about["model"].get("start"))
+    model = ModelSpec(tuple(about["model"]["names"]), about["model"]["options"], start=about.get("start"))
+    if model.start is not None and model.about()["start"] != about["model"]["start"]:
+        raise UserError(f"{model.start} is not the file {folder} began with; put that one back", about=model.start)
     found = checkpoints.load(folder / "checkpoints", False)
     if found is None:
         raise UserError(f"{folder} has no checkpoint yet; let the run finish first")

@@ -7,9 +7,10 @@ round is in FedAli with one client, so after each epoch the global ones are set 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,12 @@ from fedsense.client import Client
 from fedsense.engine.folder import write_atomically
 from fedsense.errors import UserError, nearest
 from fedsense.federation import ClientData, Federation, Samples, Task
-from fedsense.models import MODELS
-from fedsense.models.alp import ALIGNED, GLOBAL, LOCAL, open_layers
+from fedsense.models import MODELS, check_options
+from fedsense.models.alp import ALIGNED, GLOBAL, LOCAL, moved, open_layers, prototype_layers
 from fedsense.models.masked import MaskedAutoencoder
 from fedsense.models.network import Batch, Model
 from fedsense.optim import adam
+from fedsense.options import checked, options_of
 from fedsense.training import fit
 from fedsense.work import Work
 
@@ -47,6 +49,7 @@ class Pretraining:
     masked: float = 0.6  # share of the tokens that is hidden
     prototypes: int = 2048  # of the first block, halved in each that follows; 0: none
     seed: int = 0
+    model_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, least in (("epochs", 1), ("batch", 1), ("prototypes", 0)):
@@ -58,6 +61,7 @@ class Pretraining:
             raise UserError(f"pretrain: lr is {self.lr}; it must be positive", about="lr")
         if self.model not in MODELS:
             raise UserError(f"there is no model '{self.model}'; {nearest(self.model, MODELS)}", about=self.model)
+        check_options(self.model, self.model_options)
 
 
 @dataclass(frozen=True)
@@ -88,15 +92,12 @@ def pretrain(
 
     With ``out`` it is written there after every epoch; ``resume`` goes on with what the file holds, to the bit.
     """
-    known = {f: type(default) for f, default in asdict(Pretraining()).items()}
-    for option in options:
-        if option not in known:
-            raise UserError(f"pretrain has no option '{option}'; {nearest(option, known)}", about=option)
-    how = Pretraining(**options)
+    how = Pretraining(**checked("pretrain", options, options_of(Pretraining)))
     samples = _recordings([data] if isinstance(data, Federation) else data)
     client, masked = _client(samples, how)
     path = None if out is None else Path(out)
-    state, history = _begin(client, how, path, resume)
+    about = asdict(how) | {"data": hashlib.blake2b(samples.x.numpy().tobytes(), digest_size=16).hexdigest()}
+    state, history = _begin(client, about, path, resume)
 
     def loss(params: Params, batch: Batch) -> Tensor:
         return masked.loss(client.model(params, batch), batch)
@@ -111,14 +112,17 @@ def pretrain(
         epoch = Epoch(done.loss, _moved(before, done.params), time.perf_counter() - began)
         history.append(epoch)
         if path is not None:
-            _write(path, state, how, history)
+            _write(path, state, about, history)
         told(number, epoch)
     return Pretrained(state["model"], tuple(history))
 
 
 def starting_values(path: str | Path, model: Model, values: Params) -> Params:
     """``values`` with what a pre-trained network of the same kind learned in place of its adapter and encoder."""
-    learned = part(_read(Path(path))[0]["model"], *LEARNED)
+    state, about = _read(Path(path))
+    learned, kind = part(state["model"], *LEARNED), about["how"]["model"]
+    if kind != model.architecture:
+        raise UserError(f"{path} is of {kind}, and cannot begin {model.architecture}", about=str(path))
     for name, tensor in learned.items():
         if name in values and values[name].shape != tensor.shape:
             raise UserError(
@@ -127,10 +131,7 @@ def starting_values(path: str | Path, model: Model, values: Params) -> Params:
                 "with as many prototypes",
                 about=str(path),
             )
-    found = {name: tensor for name, tensor in learned.items() if name in values}
-    if not found:
-        raise UserError(f"{path} holds nothing that {model.architecture} has", about=str(path))
-    return {**values, **found}
+    return {**values, **{name: tensor for name, tensor in learned.items() if name in values}}
 
 
 def _recordings(federations: Sequence[Federation]) -> Samples:
@@ -152,7 +153,7 @@ def _recordings(federations: Sequence[Federation]) -> Samples:
 def _client(samples: Samples, how: Pretraining) -> tuple[Client, MaskedAutoencoder]:
     shape, none = tuple(samples.x.shape[1:]), samples.take(slice(0))
     with torch.random.fork_rng(devices=[]):
-        network = MODELS[how.model].build(shape, 1)
+        network = MODELS[how.model].build(shape, 1, **how.model_options)
         if how.prototypes:
             open_layers(network.encoder, how.prototypes)
         masked = MaskedAutoencoder(network, shape, how.masked)
@@ -162,23 +163,41 @@ def _client(samples: Samples, how: Pretraining) -> tuple[Client, MaskedAutoencod
     return Client("everyone", data, model, task, model.init(how.seed), torch.device("cpu")), masked
 
 
-def _begin(client: Client, how: Pretraining, path: Path | None, resume: bool) -> tuple[Bundle, list[Epoch]]:
+def _begin(client: Client, how: dict[str, Any], path: Path | None, resume: bool) -> tuple[Bundle, list[Epoch]]:
     if path is None or not path.exists():
+        if path is not None:
+            _refuse_unwritable(path)
         return {"model": client.initial}, []
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; --out names a file", about=str(path))
     if not resume:
         raise UserError(f"{path} exists; go on with it (--resume), or choose another --out")
     state, about = _read(path)
-    before, now = ({k: v for k, v in each.items() if k != "epochs"} for each in (about["how"], asdict(how)))
+    before, now = ({k: v for k, v in each.items() if k != "epochs"} for each in (about["how"], how))
     if before != now:
-        changed = ", ".join(f"{k} was {before.get(k)!r} and is {now[k]!r}" for k in now if before.get(k) != now[k])
-        raise UserError(f"{path} was begun otherwise: {changed}; go on as it was begun, or choose another --out")
+        changed = [
+            f"{k} was {before.get(k)!r} and is {now[k]!r}" for k in now if before.get(k) != now[k] and k != "data"
+        ]
+        changed += ["its recordings were others"] if before.get("data") != now["data"] else []
+        raise UserError(
+            f"{path} was begun otherwise: {', '.join(changed)}; go on as it was begun, or choose another --out"
+        )
     return state, [Epoch(e["loss"], tuple(e["moved"]), e["seconds"]) for e in about["history"]]
 
 
-def _write(path: Path, state: Bundle, how: Pretraining, history: Sequence[Epoch]) -> None:
-    about = {"how": asdict(how), "history": [asdict(epoch) for epoch in history]}
+def _refuse_unwritable(path: Path) -> None:
+    """Now, and not after the first epoch."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, b"")
+        path.unlink()
+    except OSError as error:
+        raise UserError(f"{path} cannot be written ({error}); choose another --out", about=str(path)) from error
+
+
+def _write(path: Path, state: Bundle, how: Mapping[str, Any], history: Sequence[Epoch]) -> None:
+    about = {"how": how, "history": [asdict(epoch) for epoch in history]}
     flat = {name: t.detach().cpu().contiguous() for name, t in flatten(state).items()}
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, safetensors.torch.save(flat, metadata={KEPT: json.dumps(about)}))
 
 
@@ -193,21 +212,19 @@ def _read(path: Path) -> tuple[Bundle, dict[str, Any]]:
         ) from error
     if about is None:
         raise UserError(f"{path} was not written by `fedsense pretrain`", about=str(path))
-    return unflatten(flat), json.loads(about)
-
-
-def _layers(params: Params) -> list[str]:
-    return [name.removesuffix(f".{LOCAL}") for name in sorted(params) if name.endswith(f".{LOCAL}")]
+    try:
+        return unflatten(flat), json.loads(about)
+    except ValueError as error:
+        raise UserError(f"{path} is damaged ({error}); train it anew", about=str(path)) from error
 
 
 def _reset(params: Params) -> Params:
     """Global prototypes as the local ones, and in use from now on."""
-    layers = _layers(params)
+    layers = prototype_layers(params)
     common = {f"{layer}.{GLOBAL}": params[f"{layer}.{LOCAL}"].clone() for layer in layers}
     return {**params, **common, **{f"{layer}.{ALIGNED}": torch.ones(()) for layer in layers}}
 
 
 def _moved(before: Params, after: Params) -> tuple[float, ...]:
-    return tuple(
-        float((after[f"{layer}.{LOCAL}"] - before[f"{layer}.{LOCAL}"]).norm(dim=1).mean()) for layer in _layers(after)
-    )
+    local = [f"{layer}.{LOCAL}" for layer in prototype_layers(after)]
+    return tuple(float(moved(after[name], before[name])) for name in local)

@@ -204,7 +204,7 @@ class Recipe(Table):
         start = self.model.get("start")
         if start is not None and not isinstance(start, str):
             raise UserError(f"model.start is {start!r}; name a file that `fedsense pretrain` wrote", about="start")
-        return ModelSpec(spec.names, options, start=start)
+        return ModelSpec(spec.names, options, start=None if start is None else str(Path(start).absolute()))
 
 
 def _label(table: Mapping[str, Any]) -> str:

@@ -101,7 +101,7 @@ def test_one_set_of_prototypes_travels_each_way():
     assert down["proto"] == numbers * 192 * 4
     for entry in engine.record.ledger[-1]["clients"].values():
         assert entry["up"]["proto"] == down["proto"]
-        assert entry["metrics"]["moved.0"] > 0
+        assert entry["metrics"]["moved.encoder.0.align"] > 0
 
 
 def test_a_network_without_a_place_for_prototypes_is_refused():

@@ -12,7 +12,7 @@ from torch import nn
 
 from fedsense.errors import UserError
 from fedsense.models import ALP, Batch, Model, Network, build_model
-from fedsense.models.alp import open_layers, scaling
+from fedsense.models.alp import _Unit, open_layers, scaling
 
 
 def appendix(x, local, common, gate, bias, beta, gamma, training, update="appendix"):
@@ -60,6 +60,10 @@ def layer_of(prototypes, width=6, seed=0, aligned=True, **options):
     if aligned:
         layer.aligned.fill_(1.0)
     return layer
+
+
+def opened(prototypes, **options):
+    return lambda network: open_layers(network, prototypes, **options)
 
 
 def tensors(layer):
@@ -117,6 +121,16 @@ def test_hard_update_moves_a_prototype_to_the_mean_of_those_it_is_best_for():
     torch.testing.assert_close(layer.local_prototypes, torch.tensor([[2.0, 0.25], [0.0, 2.0]]))
     layer.train()(torch.tensor([[[2.0, 0.0]]]))  # nobody is near the second
     torch.testing.assert_close(layer.local_prototypes, torch.tensor([[2.0, 0.125], [0.0, 2.0]]))
+    layer.train()(torch.tensor([[[0.0, 4.0]]]))  # nor now the first
+    torch.testing.assert_close(layer.local_prototypes, torch.tensor([[2.0, 0.125], [0.0, 3.0]]))
+
+
+@pytest.mark.parametrize("matching", ["transport", "cosine", "euclidean"])
+def test_hard_update_of_one_embedding_moves_the_nearest_only(matching):
+    layer = ALP(2).open(3, gamma=0.5, update="hard", matching=matching)
+    layer.local_prototypes.copy_(torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]]))
+    layer.train()(torch.tensor([[[0.0, 3.0]]]))
+    torch.testing.assert_close(layer.local_prototypes, torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 2.0]]))
 
 
 @pytest.mark.parametrize(("matching", "expected"), [("cosine", [0, 1, 0]), ("euclidean", [0, 1, 1])])
@@ -137,7 +151,7 @@ def test_distances_of_table_4(matching, expected):
     ("sets", "training", "in_use"), [("both", 1.0, 2.0), ("local", 2.0, 2.0), ("global", 1.0, 1.0)]
 )
 def test_which_prototypes_serve(sets, training, in_use):
-    """All global prototypes are (1, 1), all local ones (2, 2); β = 1 without a GLU shows whose came out."""
+    """All global prototypes are (1, 1), all local ones (2, 2); without a GLU it shows whose came out."""
     layer = ALP(2).open(3, beta=0.75, gamma=1.0, sets=sets, glu=False)
     layer.aligned.fill_(1.0)
     layer.global_prototypes.fill_(1.0)
@@ -182,7 +196,7 @@ def test_closed_or_without_weight_it_gives_back_what_it_was_given():
 
 
 def test_a_network_starts_as_its_backbone_would_and_without_weight_is_it():
-    plain, aligned = (build_model("hart", (6, 32), 3, prototypes=n) for n in (0, 16))
+    plain, aligned = build_model("hart", (6, 32), 3), build_model("hart", (6, 32), 3, opened(16))
     ours, theirs = plain.init(4), aligned.init(4)
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     for module in aligned.network.modules():
@@ -195,14 +209,12 @@ def test_a_network_starts_as_its_backbone_would_and_without_weight_is_it():
 
 
 def test_layers_get_half_as_many_each():
-    network = build_model("vit-tiny", (3, 8, 8), 3, prototypes=64).network
+    network = build_model("vit-tiny", (3, 8, 8), 3, opened(64)).network
     layers = [module for module in network.modules() if isinstance(module, ALP)]
     assert [layer.prototypes for layer in layers] == [64, 32, 16, 8, 4, 2]
     params = Model(network).init(0)
     first = [params[f"encoder.{i}.align.local_prototypes"][0] for i in range(2)]
     assert not torch.equal(*first)
-    with pytest.raises(UserError, match="at least one prototype"):
-        ALP(3).open(0)
 
 
 @settings(max_examples=40, deadline=None)
@@ -239,14 +251,18 @@ def test_opposite_and_equal_embeddings_stay_finite():
     assert layer.local_prototypes.isfinite().all()
 
 
-def test_samples_that_do_not_count_change_nothing():
+@pytest.mark.parametrize("matching", ["transport", "cosine", "euclidean"])
+@pytest.mark.parametrize("update", ["soft", "hard", "appendix"])
+@pytest.mark.parametrize("sets", ["both", "local"])
+def test_samples_that_do_not_count_change_nothing(matching, update, sets):
     """Filled up from 3 to 5 samples, as side by side with larger clients; k is ⌈6/4⌉ = 2, and not ⌈10/4⌉ = 3."""
-    for update in ("soft", "hard", "appendix"):
-        alone, filled = (layer_of(4, update=update, gamma=0.5).train() for _ in range(2))
+    for far in (1.0, 300.0):  # fillers may be near where samples are far
+        alone, filled = (layer_of(4, matching=matching, update=update, sets=sets, gamma=0.5).train() for _ in range(2))
         x = torch.randn(5, 2, 6)
+        x[:3] *= far
         filled.counted = torch.tensor([1.0, 1.0, 1.0, 0.0, 0.0])
         torch.testing.assert_close(alone(x[:3]), filled(x)[:3])
-        torch.testing.assert_close(alone.local_prototypes, filled.local_prototypes)
+        torch.testing.assert_close(alone.local_prototypes, filled.local_prototypes, rtol=1e-5, atol=1e-4)
 
 
 def test_inference_by_sample_does_not_depend_on_company():
@@ -258,7 +274,9 @@ def test_inference_by_sample_does_not_depend_on_company():
 
 def test_the_engine_knows_which_networks_mix_samples():
     assert not build_model("hart", (6, 32), 3).mixes
-    assert build_model("hart", (6, 32), 3, prototypes=4).mixes
+    assert build_model("hart", (6, 32), 3, opened(4)).mixes
+    assert not build_model("hart", (6, 32), 3, opened(4, inference="sample")).mixes
+    assert not build_model("hart", (6, 32), 3, opened(4, matching="cosine")).mixes
 
     def with_closed():
         return Network(nn.Sequential(nn.Flatten(), nn.Linear(4, 2), ALP(2)), nn.Linear(2, 2), 2)
@@ -267,3 +285,40 @@ def test_the_engine_knows_which_networks_mix_samples():
     network = with_closed()
     open_layers(network, 4)
     assert Model(network).mixes
+
+
+def test_without_global_prototypes_they_are_not_looked_at():
+    one, other = (layer_of(4, sets="local", gamma=0.5).train() for _ in range(2))
+    other.global_prototypes.normal_()
+    x = torch.randn(5, 2, 6)
+    assert torch.equal(one(x), other(x))
+    assert torch.equal(one.local_prototypes, other.local_prototypes)
+
+
+def test_gradient_of_lengths_brought_to_1():
+    x = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: _Unit.apply(x)[0], x)
+    ours, theirs = (
+        torch.autograd.grad(f(x).square().sum(1).mul(x[:, 0].detach()).sum() + f(x)[:, 0].sum(), x)[0]
+        for f in (lambda x: _Unit.apply(x)[0], lambda x: nn.functional.normalize(x, dim=-1))
+    )
+    torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"prototypes": 0}, "at least one prototype"),
+        ({"iterations": 0}, "at least one iteration"),
+        ({"beta": 3}, "beta is between 0 and 1"),
+        ({"gamma": -1}, "gamma is between 0 and 1"),
+        ({"epsilon": 0.01}, "epsilon is at least"),
+        ({"matching": "transprot"}, "no matching 'transprot'; did you mean 'transport'"),
+        ({"sets": "all"}, "no sets 'all'"),
+        ({"update": "easy"}, "no update 'easy'"),
+        ({"inference": "batches"}, "no inference 'batches'; did you mean 'batch'"),
+    ],
+)
+def test_mistakes_in_opening_are_named(options, message):
+    with pytest.raises(UserError, match=message):
+        ALP(3).open(**{"prototypes": 4, **options})

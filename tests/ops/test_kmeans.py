@@ -54,3 +54,14 @@ def test_guesses_do_not_change_the_result():
         again, found = kmeans(points, start, guess, tolerance=0)
         torch.testing.assert_close(again, plain)
         assert torch.equal(found, labels)
+
+
+def test_a_guess_that_is_right_at_first_does_not_end_it():
+    """Centres begin at a weighted mean, and the first move goes to the plain one: labels may change after it."""
+    points = torch.tensor([[0.0], [10.0], *[[0.0], [5.2]] * 5, [4.9], [5.2]])
+    start = torch.tensor([[0.005], [9.97]])
+    plain = kmeans(points, start)[0]
+    first = (points - start.T).abs().argmin(1)
+    theirs = KMeans(2, init=start.numpy(), n_init=1).fit(points.numpy()).cluster_centers_
+    np.testing.assert_allclose(plain.numpy(), theirs, atol=1e-4)
+    torch.testing.assert_close(kmeans(points, start, first)[0], plain)

@@ -197,7 +197,8 @@ def pretrain(
     prototypes: Annotated[int, typer.Option("--prototypes", help="Of the first block; 0 for none.")] = 2048,
     seed: Annotated[int, typer.Option("--seed")] = 0,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the datasets.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="An option of the datasets, or of the model: model.patch=8."),
     ] = None,
     resume: Resume = False,
     json_: Json = False,
@@ -208,12 +209,17 @@ def pretrain(
     from fedsense.errors import Interrupted, UserError
     from fedsense.pretraining import Epoch
     from fedsense.pretraining import pretrain as train
+    from fedsense.recipe import override
 
     if root is not None and len(data) > 1:
         raise UserError("--root goes with one dataset; of several, keep each where FEDSENSE_DATA says")
     federations = []
+    ours = [text.removeprefix("model.") for text in set_ or [] if text.startswith("model.")]
+    model_options: dict[str, object] = {}
+    for text in ours:
+        override(model_options, text)
     for each in data:
-        name, options = dataset_of(each, root, set_ or [])
+        name, options = dataset_of(each, root, [text for text in set_ or [] if not text.startswith("model.")])
         federations.append(load(name, **options))
 
     def tell(number: int, epoch: Epoch) -> None:
@@ -222,9 +228,14 @@ def pretrain(
 
     how = {"model": model, "epochs": epochs, "batch": batch, "lr": lr, "masked": masked}
     try:
-        done = train(federations, out, resume, tell, **how, prototypes=prototypes, seed=seed)
+        done = train(
+            federations, out, resume, tell, **how, prototypes=prototypes, seed=seed, model_options=model_options
+        )
     except KeyboardInterrupt:
-        raise Interrupted(f"stopped; what was learned is in {out}, and --resume goes on with it") from None
+        kept = (
+            f"what was learned is in {out}, and --resume goes on with it" if out.is_file() else "nothing was kept yet"
+        )
+        raise Interrupted(f"stopped; {kept}") from None
     if json_:
         print(json.dumps({"file": str(out), "history": [vars(epoch) for epoch in done.history]}, indent=1))
         return

@@ -391,6 +391,7 @@ class Engine:
                 "seed": self.settings.seed,
                 "settings": asdict(self.settings),
                 "model": self.model.about(),
+                "start": self.model.start,
                 "federation": self.federation.name,
                 "synthetic": self.federation.synthetic,
                 "fingerprint": self.federation.fingerprint,

@@ -288,8 +288,8 @@ class Site:
         found: dict[int, Array] = {}
         for network in {id(client.model): client.model for client in clients}.values():
             mine = [i for i, client in enumerate(clients) if client.model is network]
-            if network.mixes:  # what it says of a sample depends on its company: a client's own samples are asked alone
-                found |= {i: self.method.predict(clients[i], model, each[i].x).cpu().numpy() for i in mine}
+            if network.mixes:
+                found |= {i: self._said(clients[i], model, clients[i].data, each[i]) for i in mine}
                 continue
             try:
                 with Client.one_for_all():
@@ -340,8 +340,14 @@ class Site:
     def _score(self, client: Client, params: Params, data: ClientData) -> dict[str, dict[str, float]]:
         """Metrics on validation and test data, from one pass over both."""
         both = Samples.join([data.val, data.test])
-        logits = self.method.predict(client, params, both.x).cpu().numpy()
+        logits = self._said(client, params, data, both)
         return self._measured(logits, both.y.cpu().numpy(), len(data.val))
+
+    def _said(self, client: Client, params: Params, data: ClientData, samples: Samples) -> Array:
+        """Logits; from a network whose output for a sample depends on its company, of validation data by themselves."""
+        cut = len(data.val) if client.model.mixes and 0 < len(data.val) < len(samples) else 0
+        parts = [samples.x[:cut], samples.x[cut:]] if cut else [samples.x]
+        return np.concatenate([self.method.predict(client, params, x).cpu().numpy() for x in parts])
 
     def _state(self, client: Client, call: Call) -> Bundle:
         """The client's state; a client's first is a pure function of the seed, whenever it is first asked for."""

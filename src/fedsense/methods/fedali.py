@@ -6,7 +6,8 @@ down    model, global prototypes                            up      model, local
 The layers are :class:`fedsense.models.ALP`; ``hart`` and ``vit-tiny`` have one in each block, and any network may. They
 are opened with the hyper-parameters below, unless whoever built the network has done so. Where the paper is open:
 
-- Local prototypes are set to the global ones at the beginning of every round, so one set travels each way. (The paper
+- Local prototypes are set to the global ones at the beginning of every round, the first one, too (the authors' begin
+  apart), so one set travels each way. (The paper
   counts both: 2.38 times FedAvg's bytes with its network; this is 1.84 times.)
 - Before prototypes were learned by anybody, in the first round, β counts as 0, as in the authors' code: embeddings are
   brought to length 1 and not drawn anywhere. β = 0 for good closes the layers, and what is left is FedAvg.
@@ -31,7 +32,18 @@ from fedsense.client import Client
 from fedsense.errors import UserError
 from fedsense.federation import Task
 from fedsense.method import Method, Reply, share_one_model
-from fedsense.models.alp import ALIGNED, GLOBAL, LOCAL, Inference, Matching, Sets, Update, open_layers
+from fedsense.models.alp import (
+    ALIGNED,
+    GLOBAL,
+    LOCAL,
+    Inference,
+    Matching,
+    Sets,
+    Update,
+    moved,
+    open_layers,
+    prototype_layers,
+)
 from fedsense.models.network import Network
 from fedsense.ops import average, classify, size
 from fedsense.ops.kmeans import kmeans
@@ -87,7 +99,7 @@ class FedAli(Method):
     def requires(self, task: Task) -> None:
         share_one_model(self, task)
         member = next(iter(task.members.values()))
-        if self.blend and not _layers(member.shapes):
+        if self.blend and not prototype_layers(member.shapes):
             raise UserError(
                 f"fedali aligns embeddings inside the network, but '{member.architecture}' has no ALP layer; take "
                 "hart (motion sensors) or vit-tiny (images), or put fedsense.models.ALP into your own network "
@@ -101,11 +113,11 @@ class FedAli(Method):
         start = _together(down, down["proto"])
         done = fit(classify(client), start, client, work.epochs(self.epochs), self.optim())
         up = _apart(done.params, LOCAL)
-        way = {layer: _way(up["proto"][layer], down["proto"][layer]) for layer in up["proto"]}
+        way = {f"moved.{layer}": float(moved(t, down["proto"][layer])) for layer, t in up["proto"].items()}
         return Reply(
             upload={**up, "size": size(client)},
             model=done.params,
-            metrics={"loss": done.loss, **{f"moved.{i}": float(w) for i, w in enumerate(way.values())}},
+            metrics={"loss": done.loss, **way},
         )
 
     def aggregate(self, server: Bundle, uploads: Mapping[str, Bundle]) -> Bundle:
@@ -113,8 +125,8 @@ class FedAli(Method):
         common = {layer: self._common([up["proto"][layer] for up in uploads.values()], mean[layer]) for layer in mean}
         model = average(uploads, "model")
         model |= {f"{layer}.{ALIGNED}": torch.ones(()) for layer in common}
-        moved = {layer: _way(common[layer], server["proto"][layer]) for layer in common}
-        return {"model": model, "proto": common, "moved": moved}
+        way = {layer: moved(t, server["proto"][layer]) for layer, t in common.items()}
+        return {"model": model, "proto": common, "moved": way}
 
     def broadcast(self, server: Bundle, client_id: str) -> Bundle:
         return {"model": server["model"], "proto": server["proto"]}
@@ -140,14 +152,9 @@ class FedAli(Method):
         return kmeans(torch.cat(each), mean, guess)[0]
 
 
-def _layers(names: Mapping[str, Any]) -> list[str]:
-    """The ALP layers of a network, by the names of its tensors."""
-    return [name.removesuffix(f".{LOCAL}") for name in names if name.endswith(f".{LOCAL}")]
-
-
 def _apart(params: Mapping[str, Tensor], which: str) -> Bundle:
     """Weights, and one set of prototypes, which are sent apart."""
-    layers = _layers(params)
+    layers = prototype_layers(params)
     prototypes = {f"{layer}.{kind}" for layer in layers for kind in (LOCAL, GLOBAL)}
     return {
         "model": {name: t for name, t in params.items() if name not in prototypes},
@@ -158,9 +165,3 @@ def _apart(params: Mapping[str, Tensor], which: str) -> Bundle:
 def _together(bundle: Bundle, proto: Mapping[str, Tensor]) -> Params:
     """A whole model whose local and global prototypes are the same."""
     return bundle["model"] | {f"{layer}.{kind}": t for layer, t in proto.items() for kind in (LOCAL, GLOBAL)}
-
-
-def _way(now: Tensor, before: Tensor) -> Tensor:
-    """Mean distance."""
-    mean: Tensor = torch.linalg.vector_norm(now - before, dim=1).mean()
-    return mean

@@ -11,14 +11,14 @@ puts prototypes into it; FedAli does this with its own hyper-parameters.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedsense.errors import UserError
+from fedsense.errors import UserError, nearest
 
 Matching = Literal["transport", "cosine", "euclidean"]
 Sets = Literal["both", "local", "global"]
@@ -83,7 +83,8 @@ class ALP(nn.Module):
     ``beta`` says how far they are drawn to prototypes, ``gamma`` how slowly local prototypes move.
 
     ``matching``, ``sets`` and ``glu=False`` are Table 4: how embeddings find prototypes, which of the two sets serve
-    (``"local"``: in training, too; ``"global"``: in inference, too), and matched prototypes as they are.
+    (``"local"``: in training, too, and the others are not looked at; ``"global"``: in inference, too, while local ones
+    go on learning for the server), and matched prototypes as they are.
 
     ``update``: "soft" moves a local prototype to the mean of its ⌈BZ/G⌉ best embeddings, weighted by the plan;
     "appendix" is the paper's pseudo-code, which takes embeddings of length 1 and weights that do not sum to 1, so that
@@ -97,7 +98,6 @@ class ALP(nn.Module):
     global_prototypes: Tensor
     aligned: Tensor
     counted: Tensor | None = None  # which samples count, where minibatches of several clients were filled up
-    mixes = True  # the output for a sample depends on the others
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -117,8 +117,18 @@ class ALP(nn.Module):
         epsilon: float = 0.05,
         iterations: int = 3,
     ) -> ALP:
-        if prototypes < 1:
-            raise UserError(f"an ALP layer needs at least one prototype, and was given {prototypes}")
+        if prototypes < 1 or iterations < 1:
+            what, many = ("prototype", prototypes) if prototypes < 1 else ("iteration", iterations)
+            raise UserError(f"an ALP layer needs at least one {what}, and was given {many}")
+        for name, value in (("beta", beta), ("gamma", gamma)):
+            if not 0 <= value <= 1:
+                raise UserError(f"an ALP layer's {name} is between 0 and 1, and was given {value}")
+        if not epsilon >= 0.02:  # e^(1/ε) must fit into single precision
+            raise UserError(f"an ALP layer's epsilon is at least 0.02, and was given {epsilon}")
+        choices = {"matching": (matching, Matching), "sets": (sets, Sets), "update": (update, Update)}
+        for name, (word, words) in {**choices, "inference": (inference, Inference)}.items():
+            if word not in get_args(words):
+                raise UserError(f"an ALP layer has no {name} '{word}'; {nearest(word, get_args(words))}")
         self.prototypes, self.beta, self.gamma = prototypes, beta, gamma
         self.matching, self.sets, self.update, self.inference = matching, sets, update, inference
         self.epsilon, self.iterations = epsilon, iterations
@@ -129,6 +139,11 @@ class ALP(nn.Module):
         self.gate_bias = nn.Parameter(torch.empty(2 * self.width)) if glu else None
         self.reset_parameters()
         return self
+
+    @property
+    def mixes(self) -> bool:
+        """Whether what is made of a sample in use depends on the others."""
+        return bool(self.prototypes and self.beta and self.matching == "transport" and self.inference == "batch")
 
     def reset_parameters(self) -> None:
         """From a stream of its own, so that the backbone starts as it would without this layer."""
@@ -162,31 +177,36 @@ class ALP(nn.Module):
 
     def _match(self, x: Tensor, per_sample: int) -> tuple[Tensor, Tensor]:
         """The prototypes in use and, of each embedding ``[N, d]``, the number of its own; local ones move."""
-        transport = self.matching == "transport"
         if not self.training:
             table = self.global_prototypes if self.sets == "global" else self.local_prototypes
             close = self._closeness(x, table)  # [N, G]
-            if transport and self.inference == "batch":
+            if self.mixes:
                 (v,) = scaling([close.exp_()], self.iterations)[1]
                 close.mul_(_unless_one(v, x, None))
             return table, close.argmax(1)
         counted = None if self.counted is None else self.counted.repeat_interleave(per_sample)
         # Of the two halves of C, each lies in memory as it will be searched: by prototypes, and by embeddings.
-        local, common = self._closeness(self.local_prototypes, x), self._closeness(x, self.global_prototypes)
-        if transport:
-            u, (v, w) = scaling([local.exp_().mT, common.exp_()], self.iterations, counted)
-            plan, for_rows = local * u, local  # C but for v, which is the same for all embeddings
-            if self.sets == "local":  # C but for u, which is the same for all prototypes
-                for_rows = local * _unless_one(v, x, counted)[:, None]
-            common.mul_(_unless_one(w, x, counted))
+        local = self._closeness(self.local_prototypes, x)
+        common = None if self.sets == "local" else self._closeness(x, self.global_prototypes)
+        if self.matching == "transport":
+            halves = [local.exp_().mT] if common is None else [local.exp_().mT, common.exp_()]
+            u, (v, *w) = scaling(halves, self.iterations, counted)
+            plan = local * u  # C but for v, which is the same for all embeddings
+            if common is not None:
+                common.mul_(_unless_one(w[0], x, counted))  # C but for u, which is the same for all prototypes
+            if common is None or self.update == "hard":
+                local = local * _unless_one(v, x, counted)[:, None]
         else:
-            plan, for_rows = (local - local.amax(1, keepdim=True)).exp_(), local
-            plan = plan if counted is None else plan * counted
+            if counted is not None:
+                local = local.masked_fill(counted == 0, -torch.inf)
+            plan = (local - local.amax(1, keepdim=True)).exp_()
             v = 1 / plan.sum(1)
+        best = local.argmax(0) if common is None or self.update == "hard" else None  # of each embedding
         # What is matched are the prototypes before they move.
-        table = self.local_prototypes.clone() if self.sets == "local" else self.global_prototypes
-        chosen = for_rows.argmax(0) if self.sets == "local" else common.max(1).indices
-        self._move(x, plan, v, counted)
+        table = self.local_prototypes.clone() if common is None else self.global_prototypes
+        chosen = best if common is None else common.max(1).indices
+        self._move(x, plan, v, best, counted)
+        assert chosen is not None
         return table, chosen
 
     def _closeness(self, rows: Tensor, columns: Tensor) -> Tensor:
@@ -195,11 +215,10 @@ class ALP(nn.Module):
             return -torch.cdist(rows, columns)
         return (unit(rows) / self.epsilon) @ unit(columns).mT
 
-    def _move(self, x: Tensor, plan: Tensor, ends: Tensor, counted: Tensor | None) -> None:
+    def _move(self, x: Tensor, plan: Tensor, ends: Tensor, best: Tensor | None, counted: Tensor | None) -> None:
         """Eq. 5: p ← γp + (1 − γ)x̂, of every local prototype; ``plan`` ``[G, N]`` lacks a factor ``ends`` ``[G]``."""
-        if self.update == "hard":
-            numbers = torch.arange(self.prototypes, device=x.device)[:, None]
-            hits = ((plan * ends[:, None]).argmax(0) == numbers).to(x.dtype)  # [G, N]
+        if self.update == "hard" and best is not None:
+            hits = (best == torch.arange(self.prototypes, device=x.device)[:, None]).to(x.dtype)  # [G, N]
             hits = hits if counted is None else hits * counted
             many = hits.sum(1, keepdim=True)
             towards = torch.where(many > 0, hits @ x / many.clamp(min=1), self.local_prototypes)
@@ -230,3 +249,14 @@ def open_layers(network: nn.Module, prototypes: int, **options: object) -> list[
             layer.number = number
             layer.open(max(1, prototypes >> number), **options)  # type: ignore[arg-type]
     return layers
+
+
+def prototype_layers(names: Iterable[str]) -> list[str]:
+    """The ALP layers that are open, by the names of a network's tensors."""
+    return [name.removesuffix(f".{LOCAL}") for name in names if name.endswith(f".{LOCAL}")]
+
+
+def moved(now: Tensor, before: Tensor) -> Tensor:
+    """The mean distance between prototypes ``[G, d]`` and where they were."""
+    mean: Tensor = torch.linalg.vector_norm(now - before, dim=1).mean()
+    return mean

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from fedsense.models.alp import open_layers
 from fedsense.models.layers import signal_shape
 from fedsense.models.network import Dropout, Network
 from fedsense.models.transformer import Attention, Block, MeanOverTokens, Positions
@@ -75,11 +74,8 @@ class SensorMix(nn.Module):
         return torch.cat([attended[..., : self.edge], self.convolution(middle), attended[..., self.edge :]], -1)
 
 
-def hart(input_shape: Sequence[int], classes: int, dropout: float = 0.3, prototypes: int = 0) -> Network:
-    """Signals with channels in threes (accelerometer, gyroscope); others are read as one sensor.
-
-    ``prototypes`` in the first block, halved in each that follows, opens the ALP layers; FedAli does so itself.
-    """
+def hart(input_shape: Sequence[int], classes: int, dropout: float = 0.3) -> Network:
+    """Signals with channels in threes (accelerometer, gyroscope); others are read as one sensor."""
     channels, steps = signal_shape("hart", input_shape, least=PATCH)
     adapter = nn.Sequential(SensorTokens(channels), Positions(steps // PATCH, WIDTH))
     depths = [dropout * i / (BLOCKS - 1) for i in range(BLOCKS)]
@@ -89,6 +85,4 @@ def hart(input_shape: Sequence[int], classes: int, dropout: float = 0.3, prototy
     ]
     encoder = nn.Sequential(*blocks, nn.LayerNorm(WIDTH, eps=1e-6), MeanOverTokens())
     head = nn.Sequential(nn.Linear(WIDTH, 1024), nn.SiLU(), Dropout(dropout), nn.Linear(1024, classes))
-    if prototypes:
-        open_layers(encoder, prototypes)
     return Network(encoder, head, WIDTH, adapter)

@@ -68,7 +68,8 @@ class MaskedAutoencoder(Network):
     def forward(self, x: Tensor) -> Output:
         """What was at each place as logits ``[B, Z, values]``, and which places were hidden as features ``[B, Z]``."""
         tokens = self.adapter(x)
-        order = self.shuffle(tokens)
+        order = self.shuffle(tokens)  # what is seen keeps its order in time, which a convolution depends on
+        order = torch.cat([order[:, : self.seen].sort(1).values, order[:, self.seen :]], 1)
         seen = tokens.gather(1, order[:, : self.seen, None].expand(-1, -1, tokens.shape[2]))
         for layer in list(self.encoder.children())[:-1]:  # all but the mean over tokens
             seen = layer(seen)

@@ -108,8 +108,8 @@ class Model:
                     "BatchNorm with momentum=None counts minibatches outside the parameters; give a momentum"
                 )
         # Layers whose output for a sample depends on the others: they must know which of them count.
-        self._company: list[Any] = [*self._norms, *(m for m in network.modules() if getattr(m, "mixes", False))]
-        self.mixes = any(getattr(m, "mixes", False) and getattr(m, "prototypes", 1) for m in network.modules())
+        self._company: list[Any] = [*self._norms, *(m for m in network.modules() if hasattr(m, "mixes"))]
+        self.mixes = any(getattr(m, "mixes", False) for m in network.modules())  # in use, too
         kind = type(network)  # adapter, encoder, head, and nothing between
         self.plain = kind.forward is Network.forward and kind.onward is Network.onward
         chains = (network.adapter, network.encoder, network.head) if self.plain else ()

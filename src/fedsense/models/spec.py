@@ -51,7 +51,7 @@ class ModelSpec:
         """What a run's folder says of it; of a file to begin with, its content."""
         about: dict[str, Any] = {"names": self.names, "options": dict(self.options)}
         if self.start is not None:
-            about |= {"start": self.start, "start_digest": hashlib.blake2b(_content(self.start)).hexdigest()[:32]}
+            about["start"] = hashlib.blake2b(_content(self.start), digest_size=16).hexdigest()
         return about
 
     def for_client(self, number: int) -> str:

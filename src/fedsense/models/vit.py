@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedsense.models.alp import open_layers
 from fedsense.models.layers import AsImage, image_shape
 from fedsense.models.network import Network
 from fedsense.models.transformer import Attention, Block, MeanOverTokens, Positions
@@ -36,10 +35,8 @@ class ImageTokens(nn.Module):
         return F.unfold(AsImage()(x), self.patch, stride=self.patch).mT
 
 
-def vit_tiny(
-    input_shape: Sequence[int], classes: int, patch: int = 4, dropout: float = 0.0, prototypes: int = 0
-) -> Network:
-    """Images cut into squares of ``patch`` × ``patch``; ``prototypes`` as in :func:`fedsense.models.hart.hart`."""
+def vit_tiny(input_shape: Sequence[int], classes: int, patch: int = 4, dropout: float = 0.0) -> Network:
+    """Images cut into squares of ``patch`` × ``patch``."""
     channels, height, width = image_shape("vit-tiny", input_shape, least=patch)
     adapter = nn.Sequential(
         *(AsImage(), ImageTokens(channels, patch)), Positions((height // patch) * (width // patch), WIDTH)
@@ -48,6 +45,4 @@ def vit_tiny(
     mixes = [Attention(WIDTH, HEADS, WIDTH // HEADS) for _ in range(BLOCKS)]
     blocks = [Block(mix, WIDTH, 2 * WIDTH, nn.GELU(), dropout, d) for mix, d in zip(mixes, depths, strict=True)]
     encoder = nn.Sequential(*blocks, nn.LayerNorm(WIDTH, eps=1e-6), MeanOverTokens())
-    if prototypes:
-        open_layers(encoder, prototypes)
     return Network(encoder, nn.Linear(WIDTH, classes), WIDTH, adapter)

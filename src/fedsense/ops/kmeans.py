@@ -11,7 +11,7 @@ AT_ONCE = 8192  # points whose distances to all centres are computed together
 def kmeans(
     points: Tensor, centres: Tensor, guess: Tensor | None = None, iterations: int = 300, tolerance: float = 1e-4
 ) -> tuple[Tensor, Tensor]:
-    """Centres ``[k, d]`` and the number of each point's, by Lloyd's algorithm; ties go to the lower number.
+    """Centres ``[k, d]`` and the number of each point's, by Lloyd's algorithm.
 
     It stops as scikit-learn's does: when no point changes its centre, or when the centres' squared movements sum to
     ``tolerance`` times the mean variance of a coordinate. A centre nobody belongs to stays where it is.
@@ -23,9 +23,9 @@ def kmeans(
     points, centres = points - middle, centres - middle
     enough = tolerance * float(points.var(0, unbiased=False).mean())
     many = len(centres)
-    label = torch.zeros(len(points), dtype=torch.int64) if guess is None else guess.clone()
-    second = torch.zeros(len(points))
-    for _ in range(iterations):
+    label = points.new_zeros(len(points), dtype=torch.int64) if guess is None else guess.clone()
+    second = points.new_zeros(len(points))
+    for iteration in range(iterations):
         before = label.clone()
         own = (points - centres[label]).norm(dim=1)
         unsure = (own > torch.maximum(_half_way(centres)[label], second)).nonzero()[:, 0]
@@ -37,7 +37,8 @@ def kmeans(
         moved = torch.where(members > 0, sums / members.clamp(min=1), centres)
         way = (moved - centres).norm(dim=1)
         centres, second = moved, second - way.max()
-        if torch.equal(label, before) or float(way.square().sum()) <= enough:
+        settled = iteration > 0 and torch.equal(label, before)  # at first it was only guessed
+        if settled or float(way.square().sum()) <= enough:
             break
     return centres + middle, label
 
