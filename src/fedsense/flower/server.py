@@ -1,0 +1,113 @@
+"""Flower's ServerApp: a recipe's runs, on the nodes of a fleet; its folder is like that of any other experiment."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedsense.engine.folder import read_json, write_json
+from fedsense.engine.record import totals, without_nan
+from fedsense.engine.rounds import Engine, Listener
+from fedsense.errors import FedsenseError
+from fedsense.evaluation.summary import curve
+from fedsense.experiment import choose_folder, run_recipe
+from fedsense.flower.fleet import Fleet, Terms, log
+from fedsense.recipe import Recipe, load_recipe, make_recipe
+from fedsense.result import Result
+
+STATUS_FILE, LOG_FILE = "status.json", "fleet.log"
+
+
+def server_app(recipe: Path | None = None) -> ServerApp:
+    """The app; ``recipe`` is used where the run's configuration names none."""
+    app = ServerApp()
+
+    @app.main()  # type: ignore[untyped-decorator, unused-ignore]
+    def main(grid: Grid, context: Context) -> None:
+        config = dict(context.run_config)
+        run_on(grid, read_recipe(str(config.get("recipe") or recipe or "")), config)
+
+    return app
+
+
+def read_recipe(source: str) -> Recipe:
+    """A recipe file, one that comes with fedsense, or one that is already resolved."""
+    return make_recipe(read_json(Path(source)), source) if source.endswith(".json") else load_recipe(source)
+
+
+def run_on(grid: Grid, recipe: Recipe, config: Mapping[str, Any]) -> list[Result]:
+    """All runs of a recipe. ``config``: ``out``, ``resume``, and the terms (``deadline``, ``quorum``, ``nodes``, …)."""
+    out = Path(str(config["out"])) if config.get("out") else None
+    resume = bool(config.get("resume", False))
+    folder = choose_folder(recipe, out, resume)
+    folder.mkdir(parents=True, exist_ok=True)
+    terms = Terms(**{f.name: _number(f.type, config[f.name]) for f in fields(Terms) if f.name in config})
+    handler = logging.FileHandler(folder / LOG_FILE)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    fleet = Fleet(grid, folder, terms)
+    try:
+        return run_recipe(recipe, folder, resume, listen=lambda label, seed: [Status(fleet, label)], place=fleet)
+    except FedsenseError as error:
+        log.error("%s", error)
+        Status(fleet, "").write(state="failed", error=str(error))
+        raise
+    finally:
+        log.removeHandler(handler)
+        handler.close()
+
+
+def _number(kind: Any, value: Any) -> Any:
+    return int(value) if kind == "int" else float(value)
+
+
+class Status(Listener):
+    """Writes down how it goes, for ``fedsense fleet status``."""
+
+    def __init__(self, fleet: Fleet, label: str) -> None:
+        self.fleet, self.label = fleet, label
+        self._answered = self._asked = 0
+
+    def started(self, engine: Engine) -> None:
+        self._tell(engine, "running")
+        log.info("%s, seed %s: from round %s", self.label, engine.settings.seed, engine.round + 1)
+
+    def client_done(self, engine: Engine, round: int, done: int, total: int) -> None:
+        self._answered, self._asked = done, total
+
+    def round_done(self, engine: Engine, round: int) -> None:
+        self._tell(engine, "running")
+        log.info("%s: round %s of %s done", self.label, round, engine.settings.rounds)
+
+    def stopped(self, engine: Engine) -> None:
+        self._tell(engine, "done" if engine.round >= engine.settings.rounds else "stopped")
+
+    def _tell(self, engine: Engine, state: str) -> None:
+        ledger, scores = engine.record.ledger, engine.record.scores
+        latest = scores[-1]["scores"] if scores else {}
+        first = {view: next(iter(splits["test"])) for view, splits in latest.items()}
+        cost = totals(ledger)
+        self.write(
+            state=state,
+            run=self.label,
+            seed=engine.settings.seed,
+            round=engine.round,
+            rounds=engine.settings.rounds,
+            scores={f"{view} {metric}": curve(scores[-1:], view, metric)[0][1] for view, metric in first.items()},
+            bytes_down=cost["bytes_down"],
+            bytes_up=cost["bytes_up"],
+            bytes_scoring=sum(line.get("bytes", 0) for line in scores),
+            failed=ledger[-1].get("failed", {}) if ledger else {},
+        )
+
+    def write(self, **status: Any) -> None:
+        clients = {client: str(node) for client, node in sorted(self.fleet.home.items())}
+        write_json(self.fleet.folder / STATUS_FILE, without_nan({**status, "clients": clients, "at": time.time()}))
