@@ -14,7 +14,6 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from fedsense.bundle import from_bytes, to_bytes
 from fedsense.engine.rounds import Engine
 from fedsense.errors import RunFailed, UserError
-from fedsense.flower.carry import pack
 from fedsense.flower.fleet import Fleet, Terms
 from fedsense.flower.node import Node, Source
 from fedsense.flower.records import answers_from_records, answers_to_records, text_of
@@ -120,7 +119,7 @@ def _no_message(*_):
 
 def _no_array(_, reply):
     key = next(key for key in reply.array_records if key.endswith("model"))
-    reply[key] = ArrayRecord({"head.bias": Array("float32", (3,), "numpy.ndarray", b"nonsense")})
+    reply[key] = ArrayRecord({"safetensors": Array("uint8", (8,), "safetensors", b"nonsense")})
     return reply
 
 
@@ -319,7 +318,12 @@ def test_no_raw_sample_is_in_what_nodes_send(tmp_path):
     asked = recipe("fedavg", "protohar", "flic", rounds=2)
     grid = inside(asked, tmp_path / "keep")
     run_inside(grid, asked, tmp_path / "fleet")
-    wire = b"".join(piece for _, records in grid.received for piece in pack(records))
+    wire = b"".join(
+        array.data
+        for _, records in grid.received
+        for record in records.array_records.values()
+        for array in record.values()
+    )
     assert len(wire) > 100_000
     for client in asked.federation(0):
         for split in client.splits:

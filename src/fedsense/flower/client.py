@@ -1,8 +1,7 @@
-"""Flower's ClientApp: hands a message to the node, and the node's answer back.
+"""Flower's ClientApp, for SuperNodes started by hand and for Flower's simulation; ``fedsense fleet node`` needs none.
 
-Flower starts a process for every message. Where ``fedsense fleet node`` runs, that process only carries: it loads
-neither PyTorch nor recordings, and asks the node's own process, which has them at hand, over a socket of this machine.
-Elsewhere (Flower's simulation, or a SuperNode someone started by hand) the node is made here.
+Flower starts a process for every message: it loads PyTorch and the recordings each time. What a node must know stands
+in its ``--node-config``: ``data`` (a folder), ``clients`` (names, with commas between) and ``keep`` (a folder).
 """
 
 from __future__ import annotations
@@ -10,15 +9,11 @@ from __future__ import annotations
 import os
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedsense.flower.carry import ask
-
-if TYPE_CHECKING:
-    from fedsense.flower.node import Node
+from fedsense.flower.node import Node, Source
 
 app = ClientApp()
 
@@ -34,8 +29,6 @@ def query(message: Message, context: Context) -> Message:
 
 
 def answer(message: Message, context: Context) -> Message:
-    if socket := context.node_config.get("socket"):
-        return Message(ask(str(socket), message.content), reply_to=message)
     config = context.node_config
     part = None
     if "partition-id" in config:
@@ -51,8 +44,6 @@ def answer(message: Message, context: Context) -> Message:
 
 @lru_cache(maxsize=64)
 def _node(data: str, clients: str, part: tuple[int, int] | None, keep: str) -> Node:
-    from fedsense.flower.node import Node, Source
-
     named = tuple(name.strip() for name in clients.split(",") if name.strip())
     home = Path(keep or os.environ.get("FEDSENSE_KEEP", Path.home() / ".fedsense" / "keep"))
     return Node(Source(data, named, part), home)

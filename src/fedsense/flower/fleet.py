@@ -14,6 +14,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from queue import Empty, Queue
+from threading import Thread
 from typing import Any
 from uuid import uuid4
 
@@ -34,6 +36,7 @@ from fedsense.recipe import Recipe
 
 ELSEWHERE = ("generalisation", *HELD_OUT, NEW_CLIENT)  # views that need recordings of several clients in one place
 SHORTEST, LONGEST = 0.05, 0.5  # seconds between looking for replies
+LOOKERS = 32  # threads that do so
 FLEET_FILE = "fleet.json"
 log = logging.getLogger("fedsense.fleet")
 
@@ -170,18 +173,37 @@ class Fleet:
                 waiting[message] = node
             else:
                 yield node, "its node cannot be reached"
-        end, pause = time.monotonic() + deadline, SHORTEST
+        end = time.monotonic() + deadline
+        arrived: Queue[tuple[str, Message | Exception]] = Queue()
+        each = list(waiting)
+        for i in range(min(LOOKERS, len(each))):
+            Thread(target=self._look, args=(each[i::LOOKERS], end, arrived), daemon=True).start()
+        while waiting and (left := end - time.monotonic()) > 0:
+            try:
+                message, reply = arrived.get(timeout=left)
+            except Empty:
+                break
+            if message in waiting:
+                yield waiting.pop(message), _content(reply)
+        for node in waiting.values():
+            yield node, f"it did not answer within {deadline:g} s"
+
+    def _look(self, messages: Sequence[str], end: float, arrived: Queue[tuple[str, Message | Exception]]) -> None:
+        """Look for replies until all are there. Whoever dies while sending holds up this thread, and no other."""
+        waiting, pause = set(messages), SHORTEST
         while waiting and time.monotonic() < end:
-            replies = list(self.grid.pull_messages(list(waiting)))
+            try:
+                replies = list(self.grid.pull_messages(sorted(waiting)))
+            except Exception as error:  # whatever Flower meets, the run goes on without these nodes
+                for message in waiting:
+                    arrived.put((message, error))
+                return
             for reply in replies:
-                if reply.metadata.reply_to_message_id in waiting:
-                    node = waiting.pop(reply.metadata.reply_to_message_id)
-                    yield node, f"{reply.error.reason}" if reply.has_error() else reply.content
+                waiting.discard(reply.metadata.reply_to_message_id)
+                arrived.put((reply.metadata.reply_to_message_id, reply))
             pause = SHORTEST if replies else min(pause * 1.2, LONGEST)
             if waiting:
                 time.sleep(min(pause, max(0.0, end - time.monotonic())))
-        for node in waiting.values():
-            yield node, f"it did not answer within {deadline:g} s"
 
 
 class Caller:
@@ -353,6 +375,12 @@ class Caller:
         own = 4 * sum(math.prod(shape) for shape in member.shapes.values()) if member else 0
         down = sum(sum(payload(bundle).values()) for bundle in call.bundles.values())
         return int(self.fleet.terms.room * (own + down)) + (1 << 20)
+
+
+def _content(reply: Message | Exception) -> RecordDict | str:
+    if isinstance(reply, Exception):
+        return f"{type(reply).__name__}: {reply}"
+    return f"{reply.error.reason}" if reply.has_error() else reply.content
 
 
 def _what(call: Call) -> tuple[int, str, str]:

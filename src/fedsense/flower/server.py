@@ -15,10 +15,10 @@ from flwr.serverapp import Grid, ServerApp
 from fedsense.engine.folder import read_json, write_json
 from fedsense.engine.record import totals, without_nan
 from fedsense.engine.rounds import Engine, Listener
-from fedsense.errors import FedsenseError
 from fedsense.evaluation.summary import curve
 from fedsense.experiment import choose_folder, run_recipe
 from fedsense.flower.fleet import Fleet, Terms, log
+from fedsense.flower.pace import quicken
 from fedsense.recipe import Recipe, load_recipe, make_recipe
 from fedsense.result import Result
 
@@ -31,8 +31,9 @@ def server_app(recipe: Path | None = None) -> ServerApp:
 
     @app.main()  # type: ignore[untyped-decorator, unused-ignore]
     def main(grid: Grid, context: Context) -> None:
+        quicken()
         config = dict(context.run_config)
-        run_on(grid, read_recipe(str(config.get("recipe") or recipe or "")), config)
+        run_on(grid, read_recipe(str(config.get("recipe") or recipe or "")), config, str(context.run_id))
 
     return app
 
@@ -42,7 +43,7 @@ def read_recipe(source: str) -> Recipe:
     return make_recipe(read_json(Path(source)), source) if source.endswith(".json") else load_recipe(source)
 
 
-def run_on(grid: Grid, recipe: Recipe, config: Mapping[str, Any]) -> list[Result]:
+def run_on(grid: Grid, recipe: Recipe, config: Mapping[str, Any], flower_run: str = "") -> list[Result]:
     """All runs of a recipe. ``config``: ``out``, ``resume``, and the terms (``deadline``, ``quorum``, ``nodes``, …)."""
     out = Path(str(config["out"])) if config.get("out") else None
     resume = bool(config.get("resume", False))
@@ -54,11 +55,15 @@ def run_on(grid: Grid, recipe: Recipe, config: Mapping[str, Any]) -> list[Result
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     fleet = Fleet(grid, folder, terms)
+    status = Status(fleet, flower_run)
+    status.change(state="waiting for nodes")
     try:
-        return run_recipe(recipe, folder, resume, listen=lambda label, seed: [Status(fleet, label)], place=fleet)
-    except FedsenseError as error:
+        results = run_recipe(recipe, folder, resume, listen=lambda label, _: [status.of(label)], place=fleet)
+        status.change(state="finished")
+        return results
+    except Exception as error:
         log.error("%s", error)
-        Status(fleet, "").write(state="failed", error=str(error))
+        status.change(state="failed", error=str(error))
         raise
     finally:
         log.removeHandler(handler)
@@ -72,16 +77,17 @@ def _number(kind: Any, value: Any) -> Any:
 class Status(Listener):
     """Writes down how it goes, for ``fedsense fleet status``."""
 
-    def __init__(self, fleet: Fleet, label: str) -> None:
+    def __init__(self, fleet: Fleet, flower_run: str, label: str = "", known: dict[str, Any] | None = None) -> None:
         self.fleet, self.label = fleet, label
-        self._answered = self._asked = 0
+        self._known = {"flower_run": flower_run} if known is None else known
+
+    def of(self, label: str) -> Status:
+        """The same, for another run."""
+        return Status(self.fleet, "", label, self._known)
 
     def started(self, engine: Engine) -> None:
         self._tell(engine, "running")
         log.info("%s, seed %s: from round %s", self.label, engine.settings.seed, engine.round + 1)
-
-    def client_done(self, engine: Engine, round: int, done: int, total: int) -> None:
-        self._answered, self._asked = done, total
 
     def round_done(self, engine: Engine, round: int) -> None:
         self._tell(engine, "running")
@@ -95,7 +101,7 @@ class Status(Listener):
         latest = scores[-1]["scores"] if scores else {}
         first = {view: next(iter(splits["test"])) for view, splits in latest.items()}
         cost = totals(ledger)
-        self.write(
+        self.change(
             state=state,
             run=self.label,
             seed=engine.settings.seed,
@@ -108,6 +114,6 @@ class Status(Listener):
             failed=ledger[-1].get("failed", {}) if ledger else {},
         )
 
-    def write(self, **status: Any) -> None:
-        clients = {client: str(node) for client, node in sorted(self.fleet.home.items())}
-        write_json(self.fleet.folder / STATUS_FILE, without_nan({**status, "clients": clients, "at": time.time()}))
+    def change(self, **status: Any) -> None:
+        self._known |= {**status, "clients": {client: str(node) for client, node in sorted(self.fleet.home.items())}}
+        write_json(self.fleet.folder / STATUS_FILE, without_nan({**self._known, "at": time.time()}))
