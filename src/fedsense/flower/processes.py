@@ -20,7 +20,7 @@ from fedsense.errors import RunFailed
 
 POLL = 0.5  # seconds between two looks of Flower's task starter for something to start; its own default is 1
 PATIENCE = 60.0  # seconds a program may take to start
-GENTLE = 5.0  # seconds a program has to end when it is told to
+GENTLE = 3.0  # seconds a program has to end when it is told to
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -83,11 +83,13 @@ class Program:
             return
 
 
-def _started(words: Sequence[str], env: Mapping[str, str], file: IO[bytes]) -> subprocess.Popen[bytes]:
-    def ends_with_parent() -> None:
-        if sys.platform == "linux":
-            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+def end_with_parent(how: signal.Signals = signal.SIGTERM) -> None:
+    """This process gets a signal when the one that started it ends, however that ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, how)
 
+
+def _started(words: Sequence[str], env: Mapping[str, str], file: IO[bytes]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         list(words),
         env=dict(env),
@@ -95,7 +97,7 @@ def _started(words: Sequence[str], env: Mapping[str, str], file: IO[bytes]) -> s
         stdout=file,
         stderr=subprocess.STDOUT,
         start_new_session=True,
-        preexec_fn=ends_with_parent,
+        preexec_fn=end_with_parent,
     )
 
 

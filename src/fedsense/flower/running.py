@@ -166,9 +166,9 @@ def take_part(
     say: Say = print,
 ) -> None:
     """A node, until it is interrupted: this process has recordings and models, a SuperNode of Flower the connection."""
-    warn_if_open(server.rpartition(":")[0].strip("[]"), insecure)
     if not server.rpartition(":")[2].isdecimal():
         raise UserError(f"--server {server}: give host and port, such as {server}:{PORT}")
+    warn_if_open(server.rpartition(":")[0].strip("[]"), insecure)
     if not insecure and (keys is None or not (keys / "node.key").exists()):
         raise UserError(
             "a node needs its keys: copy the folder `fleet init` made for it (fleet/nodes/NAME) to this machine, and "
@@ -213,9 +213,10 @@ class Connection(threading.Thread):
             return False
         try:
             return tasks.answer_one(answer)
+        except httpx.ConnectError:  # the SuperNode has just ended
+            return False
         except httpx.HTTPError as error:
-            if self._tasks is tasks:
-                self._say(f"a message could not be answered: {error}")
+            self._say(f"a message could not be answered: {error}")
             return False
 
     def run(self) -> None:
@@ -259,13 +260,10 @@ def _reason(tail: str) -> str:
     for words, meaning in (
         (
             "CERTIFICATE_VERIFY_FAILED",
-            "the server's certificate is not from this fleet's authority, or not for this host",
+            "the server's certificate is not of this fleet's authority, or of another host",
         ),
-        (
-            "401",
-            "the server does not know this node's key; was it made with `fleet init`, and the server started since?",
-        ),
-        ("Unauthorized", "the server does not know this node's key"),
+        ("Failed to activate", "the server does not know this node's key, or another node uses it just now"),
+        ("401", "the server does not know this node's key any more"),
         ("ConnectError", "the server cannot be reached"),
     ):
         if words in tail:

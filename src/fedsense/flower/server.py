@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import time
 from collections.abc import Mapping
 from dataclasses import fields
@@ -12,16 +13,19 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedsense.engine.folder import read_json, write_json
+from fedsense.engine.folder import alone, read_json, write_json
 from fedsense.engine.record import totals, without_nan
 from fedsense.engine.rounds import Engine, Listener
+from fedsense.errors import UserError
 from fedsense.evaluation.summary import curve
 from fedsense.experiment import choose_folder, run_recipe
 from fedsense.flower.fleet import Fleet, Terms, log
 from fedsense.flower.pace import quicken
+from fedsense.flower.processes import end_with_parent
 from fedsense.recipe import Recipe, load_recipe, make_recipe
 from fedsense.result import Result
 
+LEFT_BEHIND = 30.0  # seconds
 STATUS_FILE, LOG_FILE = "status.json", "fleet.log"
 
 
@@ -31,6 +35,7 @@ def server_app(recipe: Path | None = None) -> ServerApp:
 
     @app.main()  # type: ignore[untyped-decorator, unused-ignore]
     def main(grid: Grid, context: Context) -> None:
+        end_with_parent(signal.SIGKILL)  # a server that goes on must not find this one at work
         quicken()
         config = dict(context.run_config)
         run_on(grid, read_recipe(str(config.get("recipe") or recipe or "")), config, str(context.run_id))
@@ -54,6 +59,7 @@ def run_on(grid: Grid, recipe: Recipe, config: Mapping[str, Any], flower_run: st
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log.addHandler(handler)
     log.setLevel(logging.INFO)
+    _wait_for_the_one_before(folder)
     fleet = Fleet(grid, folder, terms)
     status = Status(fleet, flower_run)
     status.change(state="waiting for nodes")
@@ -68,6 +74,19 @@ def run_on(grid: Grid, recipe: Recipe, config: Mapping[str, Any], flower_run: st
     finally:
         log.removeHandler(handler)
         handler.close()
+
+
+def _wait_for_the_one_before(folder: Path) -> None:
+    """A server that was killed a moment ago may not have ended yet."""
+    end = time.monotonic() + LEFT_BEHIND
+    while True:
+        try:
+            with alone(folder):
+                return
+        except UserError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.5)
 
 
 def _number(kind: Any, value: Any) -> Any:
