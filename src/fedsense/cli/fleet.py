@@ -30,7 +30,7 @@ def init(
     ] = None,
 ) -> None:
     """Make a certificate authority, the server's certificate, a key pair for every node, and the Flower app."""
-    _need_flower()
+    need_flower()
     from fedsense.flower.setup import add_node, create
 
     names = list(add or []) or [f"node-{i + 1}" for i in range(nodes)]
@@ -64,7 +64,7 @@ def server(
     insecure: Insecure = False,
 ) -> None:
     """Run a recipe on the nodes that connect."""
-    _need_flower()
+    need_flower()
     from fedsense.errors import Interrupted
     from fedsense.experiment import choose_folder
     from fedsense.flower.running import serve
@@ -113,7 +113,7 @@ def node(
     insecure: Insecure = False,
 ) -> None:
     """Take part with this machine's recordings, which stay here."""
-    _need_flower()
+    need_flower()
     from fedsense.errors import Interrupted
     from fedsense.flower.running import take_part
 
@@ -140,7 +140,7 @@ def status(
     json_: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
 ) -> None:
     """Who is connected, which round it is, scores and bytes."""
-    _need_flower()
+    need_flower()
     from fedsense.flower.running import line_of, status_of
 
     found = status_of(fleet, out)
@@ -156,7 +156,7 @@ def status(
 @app.command()
 def stop(fleet: Folder = Path("fleet")) -> None:
     """End the server's run; it can go on later (fleet server … --resume)."""
-    _need_flower()
+    need_flower()
     from fedsense.flower.running import stop_server
 
     print(stop_server(fleet))
@@ -166,7 +166,7 @@ def _say(text: str) -> None:
     print(text, flush=True)
 
 
-def _need_flower() -> None:
+def need_flower() -> None:
     from importlib.util import find_spec
 
     from fedsense.errors import UserError

@@ -215,8 +215,8 @@ class Connection(threading.Thread):
             return tasks.answer_one(answer)
         except httpx.ConnectError:  # the SuperNode has just ended
             return False
-        except httpx.HTTPError as error:
-            self._say(f"a message could not be answered: {error}")
+        except Exception as error:  # whatever it was, the server asks again, or goes on without
+            self._say(f"a message could not be answered: {type(error).__name__}: {error}")
             return False
 
     def run(self) -> None:

@@ -26,6 +26,7 @@ from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, 
 
 TAKE = frozenset({"/flwr.proto.Runtime/AcquireTask"})
 KIND = "flwr-clientapp"
+TRIES = 4  # of a request to the SuperNode, which is on this machine
 
 
 class Tasks:
@@ -62,8 +63,7 @@ class Tasks:
 
     def _open(self, interceptors: list[ProtobufClientInterceptor], once: bool = False) -> RuntimeHttpClient:
         again = make_simple_http_retry_invoker()
-        if once:
-            again.max_tries = 1
+        again.max_tries = 1 if once else TRIES  # by default it would try for ever, also a SuperNode that has ended
         return RuntimeHttpClient.from_server_address(
             server_address=self._address,
             insecure=True,  # on loopback
