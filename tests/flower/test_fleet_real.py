@@ -18,8 +18,10 @@ from fleets import SEVEN, clients_of, embedded, lines, recipe, same_results
 from fedsense.engine.record import totals
 from fedsense.experiment import find_runs
 from fedsense.flower.processes import free_port
+from fedsense.flower.running import status_of, stop_server
 from fedsense.flower.setup import add_node, create
 
+pytestmark = pytest.mark.timeout(600)  # on a busy machine Flower's programs take their time to start
 HERE = "127.0.0.1"
 PATIENCE = 150  # seconds
 
@@ -150,6 +152,11 @@ def test_seven_methods_are_what_they_are_on_one_machine(fleet, tmp_path):
     with pytest.raises((ssl.SSLError, ConnectionError, urllib.error.URLError)):
         urllib.request.urlopen(f"http://{HERE}:{fleet.port}/v1/fleet/pull-messages", data=b"", timeout=5)
 
+    server.wait_for("fedavg: round 1 of 2")
+    status = status_of(fleet.folder / "fleet", None)
+    assert status["running"]
+    assert sorted(status["clients"]) == names
+    assert status["bytes_up"] > 0
     unknown.wait_for("the server does not know this node's key")
     distrusts.wait_for("certificate is not of this fleet's authority")
     unknown.end()
@@ -267,3 +274,28 @@ class Proxy:
 
     def close(self):
         self._door.close()
+
+
+@pytest.mark.experiment
+def test_flowers_simulation_gives_the_same(tmp_path):
+    pytest.importorskip("ray", reason="needs fedsense[fleet-sim]")
+    asked = recipe("scaffold", data={"name": "synthetic-imu", **DATA})
+    (tmp_path / "small.toml").write_text(_toml(asked.model_dump(mode="json")))
+    words = ["run", str(tmp_path / "small.toml"), "--executor", "flower", "--out", str(tmp_path / "flower")]
+    done = subprocess.run([sys.executable, "-m", "fedsense", *words], capture_output=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr.decode()
+    same_results(tmp_path / "flower", embedded(asked, tmp_path / "here"), "scaffold-seed0")
+
+
+@pytest.mark.experiment
+def test_a_server_that_is_told_to_stop_goes_on_later(fleet, tmp_path):
+    """On Flower's own database in a file, the same both times."""
+    asked = recipe("scaffold", rounds=4, data={"name": "synthetic-imu", **DATA})
+    words = ("--nodes", 2, "--database", fleet.folder / "flower.db")
+    server = fleet.server(asked, "stopped", *words, log="stop-1.log")
+    server.wait_for("round 1 of 4")
+    stop_server(fleet.folder / "fleet")
+    assert server.wait() == 130
+    server = fleet.server(asked, "stopped", *words, "--resume", log="stop-2.log")
+    assert server.wait() == 0, server.said()
+    same_results(fleet.folder / "stopped", embedded(asked, tmp_path / "here"), "scaffold-seed0")

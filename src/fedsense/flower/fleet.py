@@ -36,6 +36,8 @@ from fedsense.recipe import Recipe
 
 ELSEWHERE = ("generalisation", *HELD_OUT, NEW_CLIENT)  # views that need recordings of several clients in one place
 SHORTEST, LONGEST = 0.05, 0.5  # seconds between looking for replies
+GREETING = 60.0  # seconds a node has to say who it is
+SOON, AGAIN = 1.0, 300.0  # seconds after which one that did not is asked again, before a run and during one
 LOOKERS = 32  # threads that do so
 FLEET_FILE = "fleet.json"
 log = logging.getLogger("fedsense.fleet")
@@ -67,7 +69,8 @@ class Fleet:
     def __init__(self, grid: Grid, folder: Path, terms: Terms) -> None:
         self.grid, self.folder, self.terms = grid, folder, terms
         self.home: dict[str, int] = {}  # client -> node
-        self._met: dict[int, Introduction | None] = {}  # nodes that were asked who they are; None: of no use here
+        self._met: dict[int, Introduction] = {}  # nodes that said who they are
+        self._later: dict[int, float] = {}  # nodes that did not, and when to ask them again
         self._recipe: Recipe | None = None
         self._rosters: dict[int, Roster] = {}
         self._seed = 0
@@ -104,12 +107,14 @@ class Fleet:
         online = set(self.grid.get_node_ids())
         for node in set(self._met) - online:  # it may come back with another number, or with other clients
             del self._met[node]
-        new = sorted(online - set(self._met))
+        now = time.monotonic()
+        new = sorted(node for node in online - set(self._met) if self._later.get(node, 0.0) <= now)
         if not new:
             return
         assert self._recipe is not None
         question = to_records([], {"recipe": self._recipe.model_dump(mode="json"), "seed": self._seed})
-        for node, reply in self.exchange(dict.fromkeys(new, question), "query", self.terms.deadline, "hello"):
+        patience = min(self.terms.deadline, GREETING)  # whoever reads its recordings for longer has them the next time
+        for node, reply in self.exchange(dict.fromkeys(new, question), "query", patience, "hello"):
             try:
                 if isinstance(reply, str):
                     raise ValueError(reply)
@@ -118,7 +123,8 @@ class Fleet:
                     raise ValueError(said["failure"])
                 self._met[node] = Introduction.of(said)
             except ValueError as error:
-                self._met[node] = None
+                running = self._seed in self._rosters
+                self._later[node] = time.monotonic() + (AGAIN if running else SOON)
                 log.warning("node %s is of no use: %s", node, error)
         self._settle(new)
 
@@ -142,7 +148,7 @@ class Fleet:
         end = time.monotonic() + self.terms.wait
         while True:
             self.meet()
-            here = {node: met for node, met in self._met.items() if met is not None and met.clients}
+            here = {node: met for node, met in self._met.items() if met.clients}
             if len(here) >= self.terms.nodes:
                 return Roster.of([here[node] for node in sorted(here)])
             if time.monotonic() > end:

@@ -28,9 +28,7 @@ def simulate(recipe: Recipe, folder: Path, resume: bool = False) -> list[Result]
 
     counts = {len(recipe.federation(seed)) for seed in recipe.seeds}
     if len(counts) > 1:
-        raise UserError(
-            "seeds of this recipe have different numbers of clients; run them one by one (--set seeds=[0])"
-        )
+        raise UserError("seeds of this recipe have different numbers of clients; run them one by one (--set seeds=[0])")
     (nodes,) = counts
     done: list[Result] = []
     failed: list[FedsenseError] = []
