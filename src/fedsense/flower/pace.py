@@ -8,7 +8,9 @@ Where a later version does not have what is changed here, nothing is changed.
 from __future__ import annotations
 
 import os
+import sys
 import time
+import traceback
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,7 +38,15 @@ def supernode() -> None:
     module: Any = loop
     if getattr(module, "time", None) is time:
         module.time = SimpleNamespace(sleep=lambda seconds: time.sleep(min(seconds, longest)))
-    flower_supernode()
+    try:
+        flower_supernode()
+    except SystemExit:
+        pass
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)  # its other threads would keep a SuperNode that has given up from ending
 
 
 if __name__ == "__main__":

@@ -265,6 +265,7 @@ def _reason(tail: str) -> str:
         ("Failed to activate", "the server does not know this node's key, or another node uses it just now"),
         ("401", "the server does not know this node's key any more"),
         ("ConnectError", "the server cannot be reached"),
+        ("Giving up reconnection", "the server is gone"),
     ):
         if words in tail:
             return meaning
