@@ -22,13 +22,19 @@ def imports(path):
 @pytest.mark.parametrize(
     ("folder", "forbidden"),
     [
-        ("methods", ("engine", "data", "cli", "report", "recipe", "experiment", "result")),
-        ("ops", ("engine", "data", "cli", "report", "methods", "recipe", "experiment", "result")),
-        ("models", ("engine", "data", "cli", "report", "methods", "ops", "method", "training")),
-        ("data", ("engine", "cli", "report", "methods", "ops", "models", "method", "training")),
-        ("evaluation", ("engine", "cli", "report", "methods", "data", "result")),
-        ("engine", ("cli", "report", "data", "methods", "recipe", "experiment", "result")),
-        ("report", ("cli",)),
+        ("methods", ("flower", "engine", "data", "cli", "report", "recipe", "experiment", "result")),
+        ("ops", ("flower", "engine", "data", "cli", "report", "methods", "recipe", "experiment", "result")),
+        ("models", ("flower", "engine", "data", "cli", "report", "methods", "ops", "method", "training")),
+        ("data", ("flower", "engine", "cli", "report", "methods", "ops", "models", "method", "training")),
+        ("evaluation", ("flower", "engine", "cli", "report", "methods", "data", "result")),
+        ("engine", ("flower", "cli", "report", "data", "methods", "recipe", "experiment", "result")),
+        (
+            "report",
+            (
+                "flower",
+                "cli",
+            ),
+        ),
     ],
 )
 def test_imports_go_one_way(folder, forbidden):

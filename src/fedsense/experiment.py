@@ -14,16 +14,28 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from fedsense.engine.executors import Executor
 from fedsense.engine.folder import FREE_SETTINGS, RUN_FILE, alone, read_json, refuse_fewer_rounds, write_json
-from fedsense.engine.rounds import HELD_OUT, NEW_CLIENT, Engine, Listener
+from fedsense.engine.rounds import HELD_OUT, NEW_CLIENT, Engine, Listener, Settings
 from fedsense.errors import RunFailed, UserError
+from fedsense.federation import Federation
 from fedsense.recipe import Recipe, make_recipe
 from fedsense.result import Result, report_json
 
 RECIPE_FILE, SUMMARY_FILE = "recipe.json", "summary.json"
 FREE = (*FREE_SETTINGS, "description", "paper")  # may differ when an experiment goes on
+
+
+class Place(Protocol):
+    """Where clients are, if not in this process: what is known of them, and what reaches them."""
+
+    def federation(self, recipe: Recipe, seed: int) -> Federation: ...
+
+    def settings(self, settings: Settings) -> Settings: ...
+
+    def executor(self, engine: Engine) -> Executor: ...
 
 
 def choose_folder(recipe: Recipe, out: Path | None, resume: bool) -> Path:
@@ -57,6 +69,7 @@ def run_recipe(
     resume: bool = False,
     previous: bool = False,
     listen: Callable[[str, int], Sequence[Listener]] = lambda label, seed: (),
+    place: Place | None = None,
 ) -> list[Result]:
     """All runs of a recipe; one that fails does not keep the others from being done."""
     from fedsense.report.page import write as write_page  # brings matplotlib along
@@ -68,7 +81,7 @@ def run_recipe(
         results: list[Result] = []
         failures: list[RunFailed] = []
         for seed in recipe.seeds:
-            engines = _engines(recipe, seed, folder, listen)
+            engines = _engines(recipe, seed, folder, listen, place)
             if not results:  # only now: a recipe that is refused claims no folder
                 write_json(folder / RECIPE_FILE, resolved)
             while engines:
@@ -88,10 +101,14 @@ def run_recipe(
 
 
 def _engines(
-    recipe: Recipe, seed: int, folder: Path, listen: Callable[[str, int], Sequence[Listener]]
+    recipe: Recipe,
+    seed: int,
+    folder: Path,
+    listen: Callable[[str, int], Sequence[Listener]],
+    place: Place | None = None,
 ) -> list[tuple[str, Engine]]:
     """The runs of one seed; all are built, and so checked, before the first starts."""
-    federation = recipe.federation(seed)
+    federation = place.federation(recipe, seed) if place else recipe.federation(seed)
     if recipe.evaluation.summary == "validation" and not any(len(client.val) for client in federation):
         raise UserError(f"summary = \"validation\", but no client of '{federation.name}' has validation data")
     if recipe.evaluation.summary == "validation" and set(recipe.evaluation.views) & {*HELD_OUT, NEW_CLIENT}:
@@ -103,10 +120,11 @@ def _engines(
             federation,
             method,
             recipe.model_spec(),
-            recipe.settings(seed),
+            place.settings(recipe.settings(seed)) if place else recipe.settings(seed),
             folder / run_name(label, seed),
             listen(label, seed),
-            {"label": label, **about},
+            {"label": label, **about, **({"fleet": True} if place else {})},
+            place.executor if place else None,
         )
         built.append((label, engine))
     return built
@@ -117,6 +135,8 @@ def reopen(folder: Path) -> Engine:
     about = read_json(folder / RUN_FILE)
     if "recipe" not in about:
         raise UserError(f"{folder} was not run from a recipe; call fedsense.run(…, out=…) again for its models")
+    if about.get("fleet"):
+        raise UserError(f"{folder} was run on a fleet: personal models are on the nodes, and only there")
     recipe = make_recipe(about["recipe"])
     seed = about["seed"]
     engine = Engine(

@@ -13,6 +13,7 @@ import typer
 
 from fedsense import __version__
 from fedsense.cli.data import app as data_app
+from fedsense.cli.fleet import app as fleet_app
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +29,7 @@ app = typer.Typer(
 )
 
 app.add_typer(data_app, name="data")
+app.add_typer(fleet_app, name="fleet")
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, and nothing else.")]
 Set = Annotated[
@@ -75,10 +77,16 @@ def run(
     out: Out = None,
     resume: Resume = False,
     previous: Previous = False,
+    executor: Annotated[
+        str | None,
+        typer.Option("--executor", metavar="NAME", help="auto, serial, workers, cohort; flower: its simulation (Ray)."),
+    ] = None,
     json_: Json = False,
 ) -> None:
     """Run a recipe: every method with every seed."""
-    _run(recipe, set_ or [], out, resume, previous, json_)
+    flower = executor == "flower"
+    overrides = [*(set_ or []), *([] if flower or executor is None else [f"executor={executor}"])]
+    _run(recipe, overrides, out, resume, previous, json_, flower)
 
 
 @app.command("list")
@@ -244,7 +252,15 @@ def pretrain(
     print(f'{out}: begin with it by [model] start = "{out}", or --set model.start={out}')
 
 
-def _run(source: str, overrides: Sequence[str], out: Path | None, resume: bool, previous: bool, as_json: bool) -> None:
+def _run(
+    source: str,
+    overrides: Sequence[str],
+    out: Path | None,
+    resume: bool,
+    previous: bool,
+    as_json: bool,
+    flower: bool = False,
+) -> None:
     from fedsense.cli.progress import Display
     from fedsense.errors import Interrupted, UserError
     from fedsense.experiment import choose_folder, run_recipe
@@ -257,11 +273,19 @@ def _run(source: str, overrides: Sequence[str], out: Path | None, resume: bool, 
     folder = choose_folder(recipe, out, resume)
     again = ["fedsense", *(["demo"] if source == "demo" else ["run", source])]
     again += [word for override in overrides for word in ("--set", override)]
-    again += ["--out", str(folder), "--resume"]
+    again += ["--out", str(folder), "--resume", *(["--executor", "flower"] if flower else [])]
     try:
         with Display(several_seeds=len(recipe.seeds) > 1, to_stderr=as_json) as display:
             display.intro(recipe)
-            results = run_recipe(recipe, folder, resume, previous, display.listen)
+            if flower:
+                from fedsense.cli.fleet import need_flower
+
+                need_flower()
+                from fedsense.flower.simulation import simulate
+
+                results = simulate(recipe, folder, resume)
+            else:
+                results = run_recipe(recipe, folder, resume, previous, display.listen)
     except KeyboardInterrupt as stop:
         raise Interrupted(f"interrupted; nothing is lost. Go on with\n  {shlex.join(again)}") from stop
     if as_json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -14,14 +14,14 @@ from typing import Any, Literal, get_args
 import torch
 
 from fedsense import __version__
-from fedsense.bundle import Bundle, payload, within
+from fedsense.bundle import Bundle, nested, payload, within
 from fedsense.engine import checkpoint as checkpoints
 from fedsense.engine import folder as folders
 from fedsense.engine.checkpoint import Checkpoint
 from fedsense.engine.executors import Executor, Kind, make_executor
 from fedsense.engine.folder import alone
 from fedsense.engine.record import Record
-from fedsense.engine.site import Answer, Call, Scores, Site
+from fedsense.engine.site import TRAINS, Answer, Call, Scores, Site
 from fedsense.engine.store import DEFAULT_MB, Kept, Store
 from fedsense.errors import FedsenseError, RunFailed, UserError, nearest
 from fedsense.evaluation.metrics import check_metrics
@@ -38,7 +38,7 @@ NEW_CLIENT = "new-client"
 # A checkpoint is written when it costs less than this share of the time since the one before, and after the last round.
 CHECKPOINT_SHARE = 0.01
 AT_ONCE = 256  # clients whose models or recordings are in memory together to be scored
-MEASURED = ("seconds", "together", "peak_memory_bytes", "metrics")  # of an update, for the ledger
+MEASURED = ("seconds", "together", "peak_memory_bytes", "metrics", "anew")  # of an update, for the ledger
 
 
 @dataclass(frozen=True)
@@ -126,6 +126,9 @@ class Engine:
     folder: Path | None = None
     listeners: Sequence[Listener] = ()
     about: Mapping[str, Any] = field(default_factory=dict)  # what else run.json shall say
+    # Where clients are, if not here: gives the executor that reaches them. They keep their states themselves, some may
+    # not answer, and there is a checkpoint after every round.
+    place: Callable[[Engine], Executor] | None = None
 
     def __post_init__(self) -> None:
         s = self.settings
@@ -160,6 +163,10 @@ class Engine:
         self._changed: set[str] = set()
         self._last_saved, self._saving_took = time.monotonic(), 0.0
         self._between_rounds = True
+        self._accepted: dict[str, int] = {}
+        self._lines_read = 0
+        self._unscored: dict[str, str] = {}
+        self._scoring_bytes = 0
 
     def run(self, previous: bool = False) -> None:
         """All rounds that are left; with a folder, from its newest checkpoint (see :meth:`restore`)."""
@@ -176,7 +183,10 @@ class Engine:
         try:
             self.claim()
             self.restore(previous, write=True)
-            self.executor = make_executor(self.site, self.settings.executor, self.settings.workers)
+            if self.place is not None:
+                self.executor = self.place(self)
+            else:
+                self.executor = make_executor(self.site, self.settings.executor, self.settings.workers)
             for listener in self.listeners:
                 listener.started(self)
             self._prepare()
@@ -222,19 +232,22 @@ class Engine:
         """First states that take work, of everyone, before round one."""
         if self.round or not self.method.prepares:
             return
-        waiting = [client for client in sorted({*self.trainees, *self.federation.ids}) if client not in self.states]
+        everyone = sorted({*self.trainees, *self.federation.ids})
+        waiting = [client for client in everyone if client not in self.states and self.accepted(client) < 0]
         if not waiting:
             return
         for client, answer in self._in_turn("start", waiting, 0):
-            self.states[client] = answer.bundles["state"]
+            if "state" in answer.bundles:
+                self.states[client] = answer.bundles["state"]
         self._save(always=True, begun=True)
 
     def _finish(self, score: bool) -> None:
         """After the last round: the models clients then hold. Their states stay what they were."""
         for client, answer in self._in_turn("finish", self.trainees, self.settings.rounds + 1, score):
-            self.trained[client] = answer.bundles["model"]
-            if client not in self.states:  # who was never chosen: the state it began with
-                self.states[client] = answer.bundles["state"]
+            if "state" in answer.bundles:
+                self.trained[client] = answer.bundles["model"]
+                if client not in self.states:  # who was never chosen: the state it began with
+                    self.states[client] = answer.bundles["state"]
             self.scores.pop(client, None)
             if "scores" in answer.data:
                 self.scores[client] = answer.data["scores"]
@@ -248,9 +261,13 @@ class Engine:
             some = clients[first : first + AT_ONCE]
             calls = [self._call(job, client, round, score) for client in some]
             answers = self._ask(calls, round, tell=True, before=first, total=len(clients))
-            line["clients"] |= self._ledger_line(round, calls, answers)["clients"]
-            self._changed.update(some)
-            yield from zip(some, answers, strict=True)
+            for key, entries in self._ledger_line(round, calls, answers).items():
+                if key != "round":
+                    line[key] = line.get(key, {}) | entries
+            self._changed.update(
+                client for client, answer in zip(some, answers, strict=True) if "state" in answer.bundles
+            )
+            yield from ((client, a) for client, a in zip(some, answers, strict=True) if not a.failure)
         self.record.add("ledger", line)
 
     def _one_round(self, round: int) -> None:
@@ -259,27 +276,30 @@ class Engine:
         own = scoring and self.settings.moment == "trained"
         calls = [self._call("update", client, round, score=own) for client in chosen]
         answers = self._ask(calls, round, tell=True)
-        uploads = {client: answer.bundles["upload"] for client, answer in zip(chosen, answers, strict=True)}
+        came = {client: answer for client, answer in zip(chosen, answers, strict=True) if not answer.failure}
+        uploads = {client: answer.bundles["upload"] for client, answer in came.items()}
         self._between_rounds = False
         with self._explained(round, "aggregate"):
             self.server = self.method.aggregate(self.server, uploads)
-        self._commit(chosen, answers)
+        self._commit(came)
         self.record.add("ledger", self._ledger_line(round, calls, answers))
         if self.settings.finish and round == self.settings.rounds and not self.method.pools:
             self._finish(own)
         if scoring:
-            self.record.add("scores", {"round": round, "scores": self._score(round)})
+            self.record.add("scores", {"round": round, "scores": self._score(round), **self._about_scoring()})
             with self._explained(round, "observe"):
                 if seen := self.method.observe(self.server):
                     self.record.add("observations", {"round": round, **seen})
         self.round, self._between_rounds = round, True
-        self._save(always=round == self.settings.rounds)
+        self._save(always=round == self.settings.rounds or self.place is not None)
 
     def _call(self, job: str, client: str, round: int, score: bool = False) -> Call:
         with self._explained(round, f"broadcast to '{client}'"):
             bundles = {"down": self.method.broadcast(self.server, client)}
         if client in self.states:
             bundles["state"] = self.states[client]
+        elif self.place is not None and self.accepted(client) < 0 and self.server is not self.site.first_server:
+            bundles["first"] = self.method.broadcast(self.site.first_server, client)
         if job == "received" and client in self.trained:
             bundles["model"] = self.trained[client]
         return Call(job, (client,), round, bundles, score)
@@ -293,30 +313,53 @@ class Engine:
             answers[position] = answer
             for listener in self.listeners if tell else ():
                 listener.client_done(self, round, before + len(answers), total or len(calls))
+        for call, answer in zip(calls, (answers[i] for i in range(len(calls))), strict=True):
+            if call.job not in TRAINS:
+                self._scoring_bytes += answer.data.pop("bytes", 0)
+                lost = dict.fromkeys(call.clients, answer.failure) if answer.failure else {}
+                self._unscored |= answer.data.pop("unscored", lost)
         return [answers[i] for i in range(len(calls))]  # in the calls' order, not in the order of arrival
 
-    def _commit(self, chosen: Sequence[str], answers: Sequence[Answer]) -> None:
+    def accepted(self, client: str) -> int:
+        """The last round in which the server used what a client gave, so that its state of then counts; -1 if none."""
+        for line in self.record.ledger[self._lines_read :]:
+            self._accepted |= dict.fromkeys(line["clients"], line["round"])
+        self._lines_read = len(self.record.ledger)
+        return self._accepted.get(client, -1)
+
+    def _about_scoring(self) -> dict[str, Any]:
+        """Where clients are elsewhere: what was sent so that they could score, and who could not be reached."""
+        about = {"bytes": self._scoring_bytes, "unscored": self._unscored}
+        self._scoring_bytes, self._unscored = 0, {}
+        return {key: value for key, value in about.items() if value}
+
+    def _commit(self, came: Mapping[str, Answer]) -> None:
         """A client's new state counts only once the server has its upload."""
-        for client, answer in zip(chosen, answers, strict=True):
-            self.states[client] = answer.bundles["state"]
-            self.trained.pop(client, None)
-            if answer.bundles["model"]:
-                self.trained[client] = answer.bundles["model"]
+        for client, answer in came.items():
+            if "state" in answer.bundles:
+                self.states[client] = answer.bundles["state"]
+                self.trained.pop(client, None)
+                if answer.bundles["model"]:
+                    self.trained[client] = answer.bundles["model"]
+                self._changed.add(client)
             if "scores" in answer.data:
                 self.scores[client] = answer.data["scores"]
             else:
                 self.scores.pop(client, None)  # its model has changed since it was scored
-            self._changed.add(client)
 
     def _ledger_line(self, round: int, calls: Sequence[Call], answers: Sequence[Answer]) -> dict[str, Any]:
-        clients = {}
+        clients: dict[str, Any] = {}
+        failed: dict[str, str] = {}
         for call, answer in zip(calls, answers, strict=True):
+            if answer.failure:
+                failed[call.clients[0]] = answer.failure
+                continue
             clients[call.clients[0]] = {
-                "down": payload(call.bundles["down"]),
+                "down": payload(call.bundles["down"] | nested("first", call.bundles.get("first", {}))),
                 "up": payload(answer.bundles["upload"]),
                 **{key: answer.data[key] for key in MEASURED if key in answer.data},
             }
-        return {"round": round, "clients": clients}
+        return {"round": round, "clients": clients, **({"failed": failed} if failed else {})}
 
     def _score(self, round: int) -> dict[str, Any]:
         """view → split → metric → client → value, of the clients that have data to be scored on."""
@@ -328,13 +371,15 @@ class Engine:
                 some = due[first : first + AT_ONCE]
                 calls = [self._call("received", client, round) for client in some]
                 for client, answer in zip(some, self._ask(calls, round), strict=True):
+                    if answer.failure:
+                        continue
                     latest[client] = answer.data["scores"]
                     if client in self.trained:
                         self.scores[client] = latest[client]
         result: dict[str, Any] = {}
         for view in self.settings.views:
             if view in ("personal", "generalisation"):
-                result[view] = self._by_metric({c: latest[c][view] for c in scored})
+                result[view] = self._by_metric({c: latest.get(c, {}).get(view) for c in scored})
         if NEW_CLIENT in self.settings.views:
             result[NEW_CLIENT] = self._score_new(round)
         return result | self._score_global(scored, round)
@@ -360,17 +405,22 @@ class Engine:
             calls.append(Call("held_out", newcomers, round, {"model": {"model": model}}))
         found: dict[str, dict[str, Any]] = {view: {} for view in views}
         for answer in self._ask(calls, round):
-            for who, scores in answer.data["scores"].items():
+            for who, scores in answer.data.get("scores", {}).items():
                 for view in found.keys() & scores.keys():
                     found[view][who] = scores[view]
             if "held-out-pooled" in views and "pooled" in answer.data:
                 found["held-out-pooled"]["everyone"] = answer.data["pooled"]
+        if "global" in views:
+            found["global"] = {c: found["global"].get(c) for c in scored}
         return {view: self._by_metric({c: found[view][c] for c in sorted(found[view])}) for view in views}
 
-    def _by_metric(self, scores: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, Any]:
-        """client → split → metric turned into split → metric → client."""
+    def _by_metric(self, scores: Mapping[str, Mapping[str, Mapping[str, float]] | None]) -> dict[str, Any]:
+        """client → split → metric turned into split → metric → client; NaN of a client that could not be reached."""
         return {
-            split: {metric: {c: s[split][metric] for c, s in scores.items()} for metric in self.settings.metrics}
+            split: {
+                metric: {c: s[split][metric] if s else math.nan for c, s in scores.items()}
+                for metric in self.settings.metrics
+            }
             for split in ("val", "test")
         }
 
@@ -419,6 +469,7 @@ class Engine:
             return
         found = checkpoints.load(self.folder / "checkpoints", previous)
         self.record = Record(self.folder, found.records if found else None, write)
+        self._accepted, self._lines_read = {}, 0
         if found is None:
             return
         last = self.record.ledger[-1]["round"] if self.record.ledger else 0

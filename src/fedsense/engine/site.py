@@ -52,10 +52,11 @@ class Call:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a call gave."""
+    """What a call gave, or why it gave nothing."""
 
     bundles: dict[str, Bundle] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
+    failure: str = ""  # only where clients are elsewhere: one that is lost or refused does not end a run
 
 
 class Site:
@@ -73,7 +74,9 @@ class Site:
         pool: int | None = None,
         device: torch.device | str = "cpu",
         executor: str = "serial",
+        task: Task | None = None,
     ) -> None:
+        """With ``task``, what a server knows of everyone, where ``federation`` is only those who are here."""
         self.executor, self._company = executor, Company()
         self._known: dict[Any, tuple[Params, dict[str, dict[str, float]]]] = {}  # scores of models of this job
         self.federation, self.method, self.seed = federation, method, seed
@@ -89,7 +92,10 @@ class Site:
         self.task = self._describe(federation.task)
         self.client = lru_cache(maxsize=64 if self.device.type != "cpu" else None)(self._make_client)
         self._pooled = lru_cache(maxsize=None)(self._pool)
-        method.requires(self.task)
+        if task is None:
+            method.requires(self.task)
+        else:
+            self.task = replace(self.task, features=task.features)
 
     @cached_property
     def first_server(self) -> Bundle:
@@ -353,7 +359,10 @@ class Site:
         """The client's state; a client's first is a pure function of the seed, whenever it is first asked for."""
         if "state" in call.bundles:
             return to_device(call.bundles["state"], self.device)
-        down = to_device(self.method.broadcast(self.first_server, client.id), self.device)
+        first = call.bundles.get("first")  # sent to where the server's Bundle is not known
+        if first is None:
+            first = self.method.broadcast(self.first_server, client.id)
+        down = to_device(first, self.device)
         return self.method.init_client(client, client.initial, down, self._work(client, 0))
 
     def _work(self, client: Client, round: int) -> Work:

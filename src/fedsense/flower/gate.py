@@ -1,0 +1,117 @@
+"""The door of the server: nodes come in, and nobody else.
+
+A SuperLink of Flower 1.41 serves all its interfaces on one port: the one nodes use, which asks for their keys, and
+those that start runs and enrol nodes, which (without an identity provider) ask for nothing. So the SuperLink listens
+on loopback only, and what is open to the network is this: TLS, and requests to the nodes' interface, passed on.
+"""
+
+from __future__ import annotations
+
+import ssl
+import threading
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import uvicorn
+
+from fedsense.errors import RunFailed
+
+OPEN = "/v1/fleet/"
+LARGEST = 1 << 26  # bytes of one request; Flower sends large arrays in pieces of 5 MB
+OWN_HEADERS = (b"host", b"connection", b"transfer-encoding", b"content-length")
+SOON = 5.0  # seconds
+
+Scope = MutableMapping[str, Any]
+Event = MutableMapping[str, Any]
+
+
+class Gate:
+    """An ASGI app that passes requests of nodes on to ``address``."""
+
+    def __init__(self, address: str, authority: Path | None) -> None:
+        scheme = "https" if authority else "http"
+        trust = ssl.create_default_context(cafile=str(authority)) if authority else True
+        limits = httpx.Limits(max_connections=256, max_keepalive_connections=64)
+        self._to = httpx.AsyncClient(base_url=f"{scheme}://{address}", verify=trust, timeout=120, limits=limits)
+        self.received = self.sent = 0  # bytes of nodes, and to them
+
+    async def __call__(
+        self, scope: Scope, receive: Callable[[], Awaitable[Event]], send: Callable[[Event], Awaitable[None]]
+    ) -> None:
+        if scope["type"] != "http":
+            return
+        if not _is_open(scope):
+            await _reply(send, 404, [], b"")
+            return
+        body = bytearray()
+        more = True
+        while more:
+            event = await receive()
+            if event["type"] == "http.disconnect":
+                return
+            body += event.get("body", b"")
+            more = event.get("more_body", False)
+            if len(body) > LARGEST:
+                await _reply(send, 413, [], b"")
+                return
+        headers = [(name, value) for name, value in scope["headers"] if name not in OWN_HEADERS]
+        try:
+            answer = await self._to.request(scope["method"], scope["path"], content=bytes(body), headers=headers)
+        except httpx.HTTPError:
+            await _reply(send, 503, [], b"")
+            return
+        kept = [(n.lower(), v) for n, v in answer.headers.raw if n.lower() not in (*OWN_HEADERS, b"content-encoding")]
+        self.received += len(body) + sum(len(n) + len(v) + 4 for n, v in scope["headers"])
+        self.sent += len(answer.content) + sum(len(n) + len(v) + 4 for n, v in kept)
+        await _reply(send, answer.status_code, kept, answer.content)
+
+
+def _is_open(scope: Scope) -> bool:
+    path = str(scope["path"])
+    return path.startswith(OPEN) and ".." not in path and scope["raw_path"] == path.encode() and "//" not in path
+
+
+async def _reply(
+    send: Callable[[Event], Awaitable[None]], status: int, headers: list[tuple[bytes, bytes]], body: bytes
+) -> None:
+    length = [(b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, *length]})
+    await send({"type": "http.response.body", "body": body})
+
+
+class OpenGate:
+    """A gate that is open as long as this is used."""
+
+    def __init__(self, host: str, port: int, address: str, certificates: Path | None) -> None:
+        """``certificates`` is the server's folder of ``fleet init``; without it nothing is encrypted."""
+        authority = certificates / "ca.crt" if certificates else None
+        self.app = Gate(address, authority)
+        config = uvicorn.Config(
+            self.app,
+            host=host,
+            port=port,
+            log_level="warning",
+            lifespan="off",
+            access_log=False,
+            ssl_certfile=str(certificates / "server.crt") if certificates else None,
+            ssl_keyfile=str(certificates / "server.key") if certificates else None,
+        )
+        self._server = uvicorn.Server(config)
+        self._where = f"{host}:{port}"
+        self._thread = threading.Thread(target=self._server.run, name="gate", daemon=True)
+
+    def __enter__(self) -> OpenGate:
+        self._thread.start()
+        end = time.monotonic() + SOON
+        while not self._server.started:
+            if not self._thread.is_alive() or time.monotonic() > end:
+                raise RunFailed(f"nothing can listen at {self._where}; is another fleet there? choose another --port")
+            time.sleep(0.02)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.should_exit = True
+        self._thread.join(timeout=SOON)

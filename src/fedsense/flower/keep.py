@@ -1,0 +1,64 @@
+"""What a node's clients keep between rounds, on the node's disk, because Flower keeps a node's memory in memory only.
+
+    KEEP/RUN/CLIENT/round-00007.safetensors
+
+A file holds what a client had after a round: its state, and the model it trained where the state does not hold it. The
+server says with every call which round's it takes as the client's (the last whose upload it used). So a state counts
+only once the server has acknowledged it: one that a lost reply left behind is not used, and is overwritten. The one
+before is kept, too, for a server that goes on from its previous checkpoint.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from urllib.parse import quote
+
+from fedsense.bundle import Bundle, from_bytes, nested, to_bytes, within
+from fedsense.engine.folder import write_atomically
+from fedsense.errors import UserError
+
+KEPT_BACK = 1  # rounds before the acknowledged one
+
+
+class Keep:
+    """The store of one node."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"{folder} cannot be written ({error}); name another folder to keep states in") from error
+
+    def read(self, run: str, client: str, round: int) -> dict[str, Bundle] | None:
+        """State and model as they were after a round, as a call holds them; None if there is no such (sound) file."""
+        try:
+            kept = from_bytes(self._path(run, client, round).read_bytes())
+        except FileNotFoundError:
+            return None
+        except Exception:  # safetensors' own errors: a damaged file is as good as none
+            return None
+        model = {"model": {"model": kept["trained"]}} if "trained" in kept else {}
+        return {"state": within(kept, "state"), **model}
+
+    def write(self, run: str, client: str, round: int, state: Bundle, model: Bundle, base: int) -> None:
+        """What a client has after a round that began with what it had after round ``base``."""
+        path = self._path(run, client, round)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        trained = {"trained": model["model"]} if model else {}
+        write_atomically(path, to_bytes(nested("state", state) | trained))
+        older = sorted(r for r in self.rounds(run, client) if r < base)
+        for gone in older[: max(0, len(older) - KEPT_BACK)]:
+            self._path(run, client, gone).unlink(missing_ok=True)
+
+    def rounds(self, run: str, client: str) -> list[int]:
+        """The rounds there are files of."""
+        names = [path.stem for path in self._path(run, client, 0).parent.glob("round-*.safetensors")]
+        return sorted(int(name.removeprefix("round-")) for name in names)
+
+    def _path(self, run: str, client: str, round: int) -> Path:
+        if not re.fullmatch(r"[\w.=+-]+", run) or run.startswith("."):
+            raise UserError(f"a run is called {run!r}, which is no name for a folder")
+        whose = quote(client, safe=" ").replace(".", "%2E")  # no client's name leads out of the folder
+        return self.folder / run / whose / f"round-{round:05}.safetensors"
