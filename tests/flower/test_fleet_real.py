@@ -182,6 +182,7 @@ def _status(fleet, path):
         return int(end.recv(4096).split()[1])
 
 
+@pytest.mark.experiment
 def test_a_killed_server_goes_on_and_fedali_is_what_it_is(fleet, tmp_path):
     """The server dies in the middle of a round; in the end it is as if nothing had happened."""
     data = {"name": "synthetic-imu", **DATA, "window": 128}
