@@ -3,6 +3,9 @@
 Each sensor (three channels) is cut into patches of 16 steps. In a block, a quarter of the dimensions attends within the
 first sensor, another within the last, and a light convolution over the patches mixes the half between them. The
 adapter makes tokens of a client's own sensors, the encoder is the blocks and a mean over tokens.
+
+Departures: attention weights are not dropped, and whole samples only in the second half of a block; heads of the light
+convolution are neighbouring dimensions, where the authors reshape without transposing.
 """
 
 from __future__ import annotations
