@@ -7,7 +7,6 @@ round is in FedAli with one client, so after each epoch the global ones are set 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +21,7 @@ from torch import Tensor
 
 from fedsense.bundle import Bundle, Params, flatten, nested, part, unflatten, within
 from fedsense.client import Client
-from fedsense.engine.folder import write_atomically
+from fedsense.engine.folder import digest_of, write_atomically
 from fedsense.errors import UserError, nearest
 from fedsense.federation import ClientData, Federation, Samples, Task
 from fedsense.models import MODELS, check_options
@@ -96,7 +95,7 @@ def pretrain(
     samples = _recordings([data] if isinstance(data, Federation) else data)
     client, masked = _client(samples, how)
     path = None if out is None else Path(out)
-    about = asdict(how) | {"data": hashlib.blake2b(samples.x.numpy().tobytes(), digest_size=16).hexdigest()}
+    about = asdict(how) | {"data": digest_of(samples.x.numpy().tobytes()).hexdigest()}
     state, history = _begin(client, about, path, resume)
 
     def loss(params: Params, batch: Batch) -> Tensor:

@@ -16,11 +16,12 @@ from typing import Any
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedsense.bundle import Bundle, Params, from_bytes, to_bytes
-from fedsense.engine.site import Answer, Call
+from fedsense.engine.site import TRAINS, Answer, Call
 
 PROTOCOL = 1  # of the messages between server and nodes
 TEXT = "fedsense"  # the record with everything that is no tensor
 KIND = "safetensors"
+NEEDS_DOWN = (*TRAINS, "received")  # an empty Bundle is no record, and yet came down
 
 
 class Malformed(ValueError):
@@ -118,6 +119,3 @@ def answers_from_records(records: RecordDict) -> list[Answer]:
         raise Malformed("it holds tensors of no answer")
     bundles += [{} for _ in range(len(said) - len(bundles))]
     return [Answer(mine, data, failure) for mine, (data, failure) in zip(bundles, said, strict=True)]
-
-
-NEEDS_DOWN = ("start", "update", "finish", "join", "received")  # an empty Bundle is no record, and yet came down

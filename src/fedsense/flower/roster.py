@@ -27,8 +27,8 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Introduction:
-    """What a node says of itself."""
+class _Described:
+    """Clients, and what they are about."""
 
     name: str
     synthetic: bool
@@ -36,6 +36,11 @@ class Introduction:
     kind: str
     values: tuple[float, ...]
     clients: tuple[Entry, ...]
+
+
+@dataclass(frozen=True)
+class Introduction(_Described):
+    """What a node says of itself."""
 
     @staticmethod
     def of(text: Mapping[str, Any]) -> Introduction:
@@ -73,15 +78,8 @@ def _sizes(value: Sequence[Any]) -> tuple[int, int, int]:
 
 
 @dataclass(frozen=True)
-class Roster:
+class Roster(_Described):
     """Everyone, as the run began with them."""
-
-    name: str
-    synthetic: bool
-    classes: tuple[str, ...]
-    kind: str
-    values: tuple[float, ...]
-    clients: tuple[Entry, ...]
 
     @staticmethod
     def of(introductions: Sequence[Introduction]) -> Roster:
