@@ -201,12 +201,11 @@ class ALP(nn.Module):
                 local = local.masked_fill(counted == 0, -torch.inf)
             plan = (local - local.amax(1, keepdim=True)).exp_()
             v = 1 / plan.sum(1)
-        best = local.argmax(0) if common is None or self.update == "hard" else None  # of each embedding
-        # What is matched are the prototypes before they move.
-        table = self.local_prototypes.clone() if common is None else self.global_prototypes
-        chosen = best if common is None else common.max(1).indices
-        self._move(x, plan, v, best, counted)
-        assert chosen is not None
+        if common is None:  # what is matched are the prototypes before they move
+            table, chosen = self.local_prototypes.clone(), local.argmax(0)
+        else:
+            table, chosen = self.global_prototypes, common.max(1).indices
+        self._move(x, plan, v, local.argmax(0) if self.update == "hard" else None, counted)
         return table, chosen
 
     def _closeness(self, rows: Tensor, columns: Tensor) -> Tensor:
@@ -217,7 +216,7 @@ class ALP(nn.Module):
 
     def _move(self, x: Tensor, plan: Tensor, ends: Tensor, best: Tensor | None, counted: Tensor | None) -> None:
         """Eq. 5: p ← γp + (1 − γ)x̂, of every local prototype; ``plan`` ``[G, N]`` lacks a factor ``ends`` ``[G]``."""
-        if self.update == "hard" and best is not None:
+        if best is not None:  # of each embedding: the update is hard
             hits = (best == torch.arange(self.prototypes, device=x.device)[:, None]).to(x.dtype)  # [G, N]
             hits = hits if counted is None else hits * counted
             many = hits.sum(1, keepdim=True)
