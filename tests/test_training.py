@@ -1,14 +1,19 @@
 """The training loop against a plain PyTorch loop; what it must leave alone."""
 
+import dataclasses
+from collections import OrderedDict
+
 import pytest
 import torch
 
 from conftest import blobs, plain_net, small_net
 from fedsense.client import Client
+from fedsense.flows import Alone, Together
 from fedsense.models.network import Model
 from fedsense.ops import classify
 from fedsense.optim import chain, clip, sgd
-from fedsense.training import fit
+from fedsense.replay import Recorder
+from fedsense.training import Fit, fit, train
 from fedsense.work import Work
 
 
@@ -119,3 +124,54 @@ def test_the_order_of_parameters_does_not_matter_to_the_bit():
     work = Work(0, 1, client.id, 8).epochs(3)
     a, b = (fit(classify(client), p, client, work, chain(clip(0.01), sgd(0.5))) for p in (client.initial, turned))
     assert all(torch.equal(t, b.params[name]) for name, t in a.params.items())
+
+
+def of_heads(loss_of):
+    """What several clients ask for whose heads train, all with one encoder; minibatches are all of one size."""
+    federation = blobs(clients=3, train=24)
+    model = Model(plain_net(federation.clients[0].input_shape, 3))
+    first, asked = model.init(0), []
+    for data in federation.clients:
+        even = dataclasses.replace(data, train=data.train.take(slice(0, 24)))
+        client = Client(data.id, even, model, federation.task, first, torch.device("cpu"))
+        schedule = Work(0, 1, client.id, batch=4).epochs(30)
+        asked.append(Fit(loss_of(client), first, client, schedule, sgd(0.1), ("head",), None))
+    return asked
+
+
+def test_what_rests_is_neither_copied_nor_changed():
+    asked = of_heads(classify)
+    together = train(asked)
+    for fit_, done in zip(asked, together, strict=True):
+        alone = train([fit_])[0]
+        for name, tensor in done.params.items():
+            rests = not name.startswith("head.")
+            assert (tensor.data_ptr() == fit_.params[name].data_ptr()) == rests
+            torch.testing.assert_close(tensor, alone.params[name], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("side_by_side", [True, False])
+def test_samples_are_looked_up_only_for_a_loss_that_reads_them(side_by_side, monkeypatch):
+    """Where features stand for samples; a loss that reads samples all the same is given them in every step."""
+    monkeypatch.setattr("fedsense.flows.LOOKED_UP", 1)  # a step at a time
+    monkeypatch.setattr(Recorder, "_tapes", OrderedDict())
+
+    def reads(client):
+        plain = classify(client)
+        return lambda params, batch: plain(params, batch) * batch.x.square().mean()
+
+    for loss_of, spared in ((classify, True), (reads, False)):
+        asked = of_heads(loss_of)[: 3 if side_by_side else 1]
+        for again in range(3):  # recorded, checked, played
+            flow = Together(asked) if side_by_side else Alone(asked[0])
+            gradients, unread = Recorder(asked[0], flow), []
+            with torch.no_grad():
+                for batch in flow:
+                    unread.append(bool(batch.x.isnan().all()))
+                    values, *grads = gradients(batch)
+                    assert values.isfinite().all()
+                    flow.step(grads)
+            assert unread[-1] == spared
+            assert not unread[0]
+            if again == 2:
+                assert sum(unread) == (len(unread) - 1 if spared else 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import groupby
@@ -56,7 +56,7 @@ class Fit:
     beside: Mapping[str, Tensor] = field(default_factory=dict)
     given: Mapping[str, Tensor] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def trained(self) -> list[str]:
         """Names of the parameters that train, in one order.
 
@@ -84,6 +84,7 @@ class Flow(Protocol):
     noted: list[Tensor]  # the losses of every step
     repeats: Counter[tuple[int, ...]]  # shape of a minibatch's mask -> how many there are
     even: bool  # whether minibatches whose masks have one shape have one mask
+    unread: set[str]  # rows that need not be looked up any more
 
     def __iter__(self) -> Iterator[Batch]: ...
 
@@ -108,7 +109,7 @@ class Alone:
         self.step = asked.optimiser.begin(self.leaves, self.memory, ordered, False)
         self.noted: list[Tensor] = []
         self.repeats: Counter[tuple[int, ...]] = Counter()
-        self.even = True
+        self.even, self.unread = True, set[str]()
 
     def __iter__(self) -> Iterator[Batch]:
         asked = self.asked
@@ -121,7 +122,8 @@ class Alone:
         pool = asked.rows()
         if asked.sees_the_same and FEATURES not in pool:
             pool[FEATURES] = asked.client.model.predict(asked.params, pool["x"]).features
-        for number, rows in enumerate(_gathered(pool, torch.from_numpy(steps.samples).to(asked.client.device))):
+        index = torch.from_numpy(steps.samples).to(asked.client.device)
+        for number, rows in enumerate(_gathered(pool, index, self.unread)):
             size = sizes[number]
             rows = {name: t[:size] for name, t in rows.items()}
             x, y, features = rows.pop("x"), rows.pop("y"), rows.pop(FEATURES, None)
@@ -156,8 +158,9 @@ class Together:
         self.device, self.widens = self.first.client.device, self.first.client.model.widens
         widths = {fit.client.train.x.shape[1:].numel() for fit in self.asked} if self.widens else set()
         self.width = -(-max(widths) // WIDTHS) * WIDTHS if len(widths) > 1 else 0  # 0: nothing is filled up
-        params = _stacked([self._wide(fit.params) for fit in self.asked])
-        self.own = {name: _ordered_as_gradient(t) for name, t in params.items()}
+        self.resting = self.first.params.keys() - {*names, *self.first.client.model.buffers, self.widens}
+        params = [self._wide(fit.params) for fit in self.asked]
+        self.own = {name: self._side_by_side(name, [values[name].detach() for values in params]) for name in params[0]}
         if self.first.memory:
             self.all_memory = self._each([fit.memory or {} for fit in self.asked])
         else:  # zeros and counts, alike for everybody
@@ -172,7 +175,17 @@ class Together:
         self.sizes, self.even = self._sizes()
         self._checked = self.even
         self.repeats: Counter[tuple[int, ...]] = Counter(self.sizes)
+        self.unread = set[str]()
         self._take(len(asked))
+
+    def _side_by_side(self, name: str, each: Sequence[Tensor]) -> Tensor:
+        """A parameter of all clients; one that rests and is everyone's is not copied."""
+        if name not in self.resting:
+            return _ordered_as_gradient(torch.stack(tuple(each)))
+        place = each[0].data_ptr()
+        if all(t.data_ptr() == place and t.stride() == each[0].stride() for t in each):
+            return each[0].expand(len(each), *each[0].shape)
+        return torch.stack(tuple(each))
 
     def _each(self, bundles: Sequence[Bundle]) -> Bundle:
         """Stacked, what belongs to a parameter in its order of memory."""
@@ -218,10 +231,11 @@ class Together:
         pool = {name: torch.cat([rows[name] for rows in each]) for name in each[0]}
         if self.first.sees_the_same and FEATURES not in pool:
             pool[FEATURES] = self._features(pool["x"])
-        index, mask, noise = (torch.from_numpy(part) for part in self._schedule())
-        index, mask, seeds = index.to(self.device), mask.to(self.device), noise.unbind()
+        rows_of, noise = self._schedule()
+        index, seeds = torch.from_numpy(rows_of).to(self.device), torch.from_numpy(noise).unbind()
         ones = {size: torch.ones(size, device=self.device) for size in self.repeats} if self.even else {}
-        for number, rows in enumerate(_gathered(pool, index)):
+        mask = torch.empty(0) if self.even else torch.from_numpy(self._mask(rows_of.shape)).to(self.device)
+        for number, rows in enumerate(_gathered(pool, index, self.unread)):
             active, width = self.sizes[number]
             if active != self.active:
                 self._take(active)
@@ -254,20 +268,26 @@ class Together:
         even = bool(((sizes == largest) | (sizes == 0)).all())
         return list(zip((sizes > 0).sum(0).tolist(), largest.tolist(), strict=True)), even
 
-    def _schedule(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Rows of the pooled data ``[steps, clients, batch]``, which of them count, and seeds ``[steps, clients]``."""
+    def _schedule(self) -> tuple[np.ndarray, np.ndarray]:
+        """Rows of the pooled data ``[steps, clients, batch]``, and seeds ``[steps, clients]``."""
         longest, width = len(self.steps[0]), max(steps.samples.shape[1] for steps in self.steps)
         index = np.zeros((longest, len(self.steps), width), np.int64)
-        mask = np.zeros(index.shape, np.float32)
         noise = np.zeros(index.shape[:2], np.int64)
         begin = 0
         for client, (steps, fit) in enumerate(zip(self.steps, self.asked, strict=True)):
             many, own = steps.samples.shape
             index[:many, client, :own] = begin + steps.samples  # of a row that does not count: any
-            mask[:many, client, :own] = np.arange(own) < steps.sizes[:, None]
             noise[:many, client] = steps.noise
             begin += fit.client.samples
-        return index, mask, noise
+        return index, noise
+
+    def _mask(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Which of the rows count."""
+        mask = np.zeros(shape, np.float32)
+        for client, steps in enumerate(self.steps):
+            many, own = steps.samples.shape
+            mask[:many, client, :own] = np.arange(own) < steps.sizes[:, None]
+        return mask
 
     def loss(self, batch: Batch) -> Tensor:
         return self._losses(self.now, batch)
@@ -311,7 +331,12 @@ class Together:
             losses[:many] += torch.stack(list(values)).sum(0)
         sums, found = losses.tolist(), {}
         for place, number in enumerate(self.order):
-            params = {name: _own_copy(self._narrow(name, t[place].detach(), place)) for name, t in self.own.items()}
+            params = {
+                name: self.asked[place].params[name].detach()
+                if name in self.resting
+                else _own_copy(self._narrow(name, t[place].detach(), place))
+                for name, t in self.own.items()
+            }
             steps = len(self.steps[place])
             loss = sums[place] / steps if steps else float("nan")
             found[number] = Fitted(params, partial(self._memory, place), loss, steps)
@@ -334,13 +359,22 @@ def _corner(t: Tensor, active: int, width: int) -> Tensor:
     return t if t.shape[:2] == (active, width) else t[:active, :width].contiguous()
 
 
-def _gathered(pool: Mapping[str, Tensor], index: Tensor) -> Iterator[dict[str, Tensor]]:
-    """The rows of every step, for ``index`` ``[steps, ...]``; those of several steps are looked up at once."""
+def _gathered(pool: Mapping[str, Tensor], index: Tensor, unread: Set[str]) -> Iterator[dict[str, Tensor]]:
+    """The rows of every step, for ``index`` ``[steps, ...]``; those of several steps are looked up at once.
+
+    In place of ``unread`` ones, of which there may be more with time, there is nothing to read: NaN.
+    """
+    nothing = {name: t.new_full((), torch.nan) for name, t in pool.items() if t.is_floating_point()}
     each = index[0].numel() * sum(t[0].numel() * t.element_size() for t in pool.values())
     many = max(1, LOOKED_UP // max(1, each))
     for first in range(0, len(index), many):
         some = index[first : first + many]
-        rows = {name: t.index_select(0, some.reshape(-1)).view(*some.shape, *t.shape[1:]) for name, t in pool.items()}
+        rows = {
+            name: nothing[name].expand(*some.shape, *t.shape[1:])
+            if name in unread and name in nothing
+            else t.index_select(0, some.reshape(-1)).view(*some.shape, *t.shape[1:])
+            for name, t in pool.items()
+        }
         for each_of_one in zip(*(t.unbind() for t in rows.values()), strict=True):
             yield dict(zip(rows, each_of_one, strict=True))
 

@@ -88,6 +88,8 @@ class Recorder:
         if not tape.checked:
             return partial(self._check, tape)
         _, placed, fixed = inputs
+        if 0 in tape.unread and len(self.flow.repeats) == 1:  # x, where features stand for it, and all steps are played
+            self.flow.unread.add("x")
         return partial(_played, tape.ready(placed, fixed), self.flow.even)
 
     @property

@@ -42,6 +42,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         inputs = [*moving, *placed, *fixed]
         self.why, self.checked, self._held = "", False, 0
+        self.unread: frozenset[int] = frozenset()  # positions of moving inputs that nothing depends on
         if len({_key(t) for t in inputs}) < len(inputs):
             self.why = "one tensor is given twice"
         self._seen: list[Tensor] = list(inputs)  # kept, so that nothing else comes to lie where they are
@@ -144,6 +145,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
             to = "" if not names else f"{names[0]} = " if op.single else f"({', '.join(names)},) = "
             lines.append(f"{to}{constants.name(op.function)}({constants.arguments(op)})")
             needed |= op.reads
+        self.unread = frozenset(i for i, slot in enumerate(self._moving) if slot not in needed)
         text = (
             f"def ready(placed, fixed):\n    {_tuple(self._placed)} = placed\n    {_tuple(self._fixed)} = fixed\n"
             + "".join(f"    {line}\n" for line in reversed(once))

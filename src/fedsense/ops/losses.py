@@ -15,9 +15,9 @@ from fedsense.models.network import Batch
 def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
     """Mean cross-entropy of the minibatch's samples."""
     # Not F.cross_entropy: over several clients (vmap) PyTorch takes it apart, in Python and into four times as many
-    # operations; the first time that takes a second.
-    chances = logits.log_softmax(-1).gather(-1, batch.y.unsqueeze(-1)).squeeze(-1)
-    return -(chances * (batch.mask / batch.mask.sum())).sum()
+    # operations; the first time that takes a second. What depends on the mask alone is done once a training.
+    chances = logits.log_softmax(-1).gather(-1, batch.y.unsqueeze(-1))
+    return (chances * (batch.mask / -batch.mask.sum()).unsqueeze(-1)).sum()
 
 
 def task_loss(output: Tensor, batch: Batch) -> Tensor:
