@@ -161,7 +161,7 @@ def test_what_is_not_defined_is_left_out_of_means(tmp_path, folder):
 def test_newcomers_that_do_not_fit_are_refused_before_round_one():
     federation = people(5, 5)
     both = federation.with_clients(federation.clients, newcomers=people(9, first=10).clients)
-    with pytest.raises(UserError, match=r"client 'p10', whose samples have shape \[9\], \[8, 9\]"):
+    with pytest.raises(UserError, match=r"client 'p10', whose samples have shape \[9\], has \[8, 9\]"):
         Engine(both, quick("fedavg"), MODEL, Settings(views=("personal", "new-client")))
 
 

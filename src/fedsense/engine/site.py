@@ -115,7 +115,7 @@ class Site:
                     if name in shapes and shapes[name] != tuple(value.shape):
                         raise UserError(
                             f"{self.method.name} shares '{name}' of shape {list(value.shape)}, but client '{data.id}', "
-                            f"whose samples have shape {list(data.input_shape)}, {list(shapes[name])}; methods with "
+                            f"whose samples have shape {list(data.input_shape)}, has {list(shapes[name])}; methods with "
                             "adapters (flic, hetfedrep) take clients of other shapes"
                         )
 
