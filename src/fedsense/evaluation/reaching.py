@@ -17,10 +17,10 @@ class Course:
     dataset: str
     method: str
     seed: int
-    rounds: Sequence[int]
-    scores: Sequence[float]  # mean over clients
-    megabytes: Sequence[float]  # up and down, all clients, from the beginning
-    seconds: Sequence[float]  # of local training, all clients
+    rounds: list[int]
+    scores: list[float]  # mean over clients
+    megabytes: list[float]  # up and down, all clients, from the beginning
+    seconds: list[float]  # of local training, all clients
 
 
 @dataclass(frozen=True)
