@@ -168,8 +168,8 @@ def _pairs(c: Comparison) -> Titled | None:
     caption = (
         f"gain in {_unit(c)}, with a 95 % bootstrap interval over {' or '.join(over) or 'nothing'}; effect: "
         f"rank-biserial, 1 if all clients gain; p clients: Wilcoxon's signed-rank test, {_client_unit(c)}; p: this and "
-        f"a test over seeds and clients at once, with {ENOUGH_SEEDS} seeds or more (here: {count}); all two-sided, with "
-        f"Holm's correction for {len(c.pairs)} pair{'s' * (len(c.pairs) != 1)}. A win has p ≤ {ALPHA:g}. Seeds needed "
+        f"a test over seeds and clients at once, with {ENOUGH_SEEDS} seeds or more (here: {count}); all two-sided, "
+        f"with Holm's correction for {len(c.pairs)} pair{'s' * (len(c.pairs) != 1)}. A win has p ≤ {ALPHA:g}. Seeds needed "
         f"are for a power of 80 %, if the difference is as large as it looks{hidden}"
     )
     what = f"against {c.against}" if c.against else "all pairs"
