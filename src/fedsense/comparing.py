@@ -116,7 +116,8 @@ def compare_results(
     for score in means:
         of_dataset.setdefault(score.dataset, {})[score.method] = score.mean
     targets = _targets(target, against, of_dataset, lower)
-    costs = [_cost(results, score) for score in means]
+    central = {r.method for r in results if r.algorithm == "centralized"}  # recordings travel, and are not counted
+    costs = [_cost(results, score) for score in means if score.method not in central]
     return Comparison(
         results,
         view,

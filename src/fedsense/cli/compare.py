@@ -113,16 +113,14 @@ def _draw(found: Comparison, picture: Path | None, frontier: Path | None) -> Non
 def _show(found: Comparison) -> None:
     from rich.console import Console
 
-    from fedsense.report.tables import tables
+    from fedsense.report.tables import notes, tables
 
     console = Console(highlight=False)
     for number, (title, grid) in enumerate(tables(found)):
         if number > 1:
             console.print(f"{title}\n", style="bold", markup=False)
         show_grid(console, grid, number == 0)
-    if found.ranks.why_not:
-        console.print(f"no ranks: {found.ranks.why_not}", style="dim", markup=False)
-    for note in found.notes:
+    for note in notes(found):
         console.print(f"note: {note}", markup=False)
 
 

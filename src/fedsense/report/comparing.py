@@ -22,14 +22,15 @@ def critical_difference(r: Ranks) -> Figure:
     assert r.ranks is not None
     methods, ranks = list(r.ranks), list(r.ranks.values())
     k, half = len(methods), (len(methods) + 1) // 2
-    widest = max(map(len, methods)) * 0.6 * 9 / 72 + 0.6  # inches of a name and its rank
+    left, right = (
+        0.8 + 0.57 * 9 / 72 * max(map(len, of)) for of in (methods[:half], methods[half:])
+    )  # of names, inches
     scale = max(0.55 * k, 3.2)  # inches from rank 1 to rank k
     bars = 0.13 * len(r.cliques) + 0.1
     high = 0.75 + bars + STEP * half + 0.1
-    figure = Figure(figsize=(scale + 2 * widest + 0.4, high))
+    figure = Figure(figsize=(left + scale + right, high))
     axes = figure.add_axes((0, 0, 1, 1))
-    left = widest + 0.2
-    axes.set_xlim(0, scale + 2 * left)
+    axes.set_xlim(0, left + scale + right)
     axes.set_ylim(high, 0)  # inches, downwards
     axes.axis("off")
 
@@ -93,15 +94,22 @@ def _cost_panel(axes: Axes, found: Sequence[Cost], methods: Sequence[str], what:
     best = sorted((one for one in found if getattr(one, f"frontier_{what}")), key=lambda one: float(getattr(one, what)))
     axes.step([getattr(one, what) for one in best], [one.score for one in best], where="post", color=GREY,
               linewidth=1, zorder=1)  # fmt: skip
-    for one in found:
+    span = max(one.score for one in found) - min(one.score for one in found)
+    above: list[float] = []  # scores of names that stand above their points
+    for one in sorted(found, key=lambda one: one.score):
+        close = any(abs(one.score - other) < 0.05 * span for other in above)
+        if not close:
+            above.append(one.score)
         colour = COLOURS[methods.index(one.method) % len(COLOURS)]
         fill = colour if one in best else "white"
         axes.scatter(getattr(one, what), one.score, s=34, color=fill, edgecolors=colour, zorder=2)
-        axes.annotate(one.method, (getattr(one, what), one.score), xytext=(5, 4), textcoords="offset points",
-                      fontsize=SMALL, parse_math=False)  # fmt: skip
+        axes.annotate(one.method, (getattr(one, what), one.score), xytext=(5, -10 if close else 4),
+                      textcoords="offset points", fontsize=SMALL, parse_math=False)  # fmt: skip
     costs = [getattr(one, what) for one in found if getattr(one, what) > 0]
     if costs and max(costs) > 30 * min(costs):
         axes.set_xscale("symlog", linthresh=min(costs))
-    axes.margins(x=0.15)
+    axes.margins(x=0.18, y=0.1)
+    if axes.get_xlim()[0] < 0:
+        axes.set_xlim(left=-0.03 * max(costs, default=1.0) if axes.get_xscale() == "linear" else -0.3 * min(costs))
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", alpha=0.25)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,7 +30,7 @@ def tables(c: Comparison) -> list[Titled]:
 
 def plain(c: Comparison) -> str:
     texts = [f"{title}\n{grid}" for title, grid in tables(c)]
-    return "\n\n".join([*texts, *([_notes(c)] if c.notes else [])])
+    return "\n\n".join([*texts, *([_notes(c)] if notes(c) else [])])
 
 
 def markdown(c: Comparison) -> str:
@@ -38,7 +39,7 @@ def markdown(c: Comparison) -> str:
         lines = [grid.header, ["---"] * len(grid.header), *grid.rows]
         body = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
         texts.append(f"### {title}\n\n{body}\n\n{grid.caption}")
-    return "\n\n".join([*texts, *([_notes(c)] if c.notes else [])]) + "\n"
+    return "\n\n".join([*texts, *([_notes(c)] if notes(c) else [])]) + "\n"
 
 
 def latex(c: Comparison) -> str:
@@ -63,7 +64,7 @@ def latex(c: Comparison) -> str:
                 ]
             )
         )
-    return "\n\n".join([*texts, *(f"% {note}" for note in c.notes)]) + "\n"
+    return "\n\n".join([*texts, *(f"% {note}" for note in notes(c))]) + "\n"
 
 
 def tidy(c: Comparison) -> str:
@@ -102,8 +103,15 @@ def tidy(c: Comparison) -> str:
     return text.getvalue()
 
 
+def notes(c: Comparison) -> list[str]:
+    """What is to be said beside the tables."""
+    none = [_only_wins(c)] if len(c.pairs) > MANY_PAIRS and c.against is None and not c.wins else []
+    ranks = [f"no ranks: {c.ranks.why_not}"] if c.ranks.why_not and len(c.scores) > 1 else []
+    return [*none, *ranks, *c.notes]
+
+
 def _notes(c: Comparison) -> str:
-    return "\n".join(f"Note: {note}." for note in c.notes)
+    return "\n".join(f"Note: {note}." for note in notes(c))
 
 
 def _tex(text: str) -> str:
@@ -144,10 +152,7 @@ def _pairs(c: Comparison) -> Titled | None:
     hidden = ""
     if len(shown) > MANY_PAIRS and c.against is None:
         shown = c.wins
-        hidden = f"; of {len(c.pairs)} pairs only the wins are shown, name a reference (--against) to see more"
-        if not shown:
-            line = [*(["–"] if several else []), "–", "–", "–", "–", "–", "–", "–", f"none of {len(c.pairs)} is a win"]
-            return "", Grid(_pair_header(several), [line], "")
+        hidden = f"; {_only_wins(c)}"
     body = [
         [
             *([pair.dataset] if several else []),
@@ -162,6 +167,7 @@ def _pairs(c: Comparison) -> Titled | None:
         ]
         for pair in shown
     ]
+    pairs = f"{len(c.pairs)} pair{'s' * (len(c.pairs) != 1)}"
     seeds = sorted({pair.seeds for pair in c.pairs})
     count = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     over = sorted({pair.interval_over for pair in c.pairs if pair.interval_over})
@@ -169,11 +175,18 @@ def _pairs(c: Comparison) -> Titled | None:
         f"gain in {_unit(c)}, with a 95 % bootstrap interval over {' or '.join(over) or 'nothing'}; effect: "
         f"rank-biserial, 1 if all clients gain; p clients: Wilcoxon's signed-rank test, {_client_unit(c)}; p: this and "
         f"a test over seeds and clients at once, with {ENOUGH_SEEDS} seeds or more (here: {count}); all two-sided, "
-        f"with Holm's correction for {len(c.pairs)} pair{'s' * (len(c.pairs) != 1)}. A win has p ≤ {ALPHA:g}. Seeds needed "
-        f"are for a power of 80 %, if the difference is as large as it looks{hidden}"
+        f"with Holm's correction for {pairs}. A win has p ≤ {ALPHA:g}. Seeds needed are for a power of 80 %, if the "
+        f"difference is as large as it looks{hidden}"
     )
     what = f"against {c.against}" if c.against else "all pairs"
     return f"Which is better? {c.view} {c.metric}, {what}", Grid(_pair_header(several), body, caption)
+
+
+def _only_wins(c: Comparison) -> str:
+    counts = Counter(pair.verdict for pair in c.pairs)
+    rest = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if verdict != "win")
+    wins = f"only the {counts['win']} wins are shown" if c.wins else "none is a win"
+    return f"of {len(c.pairs)} pairs {wins} ({rest}); name a reference (--against) to see fewer, --json has them all"
 
 
 def _client_unit(c: Comparison) -> str:
@@ -260,7 +273,8 @@ def _frontier(c: Comparison) -> Titled | None:
     ]
     header = [*(["dataset"] if several else []), "method", c.metric, "MB", "training s", "best for MB", "best for s"]
     caption = (
-        "best for its cost: no other method has as good a mean for less, or a better one for as much; by means only"
+        "best for its cost: no other method has as good a mean for less, or a better one for as much; by means only; "
+        "without centralized, whose recordings travel"
     )
     return "What a score costs", Grid(header, body, caption)
 
