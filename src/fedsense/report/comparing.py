@@ -74,7 +74,7 @@ def _critical_bar(axes: Axes, start: float, length: float, y: float, text: str, 
 
 
 def costs(found: Sequence[Cost], view: str, metric: str) -> Figure:
-    """A row a dataset: mean score over megabytes and over seconds; the line joins who is best for what it costs."""
+    """A row a dataset: mean score over megabytes and over seconds; filled and joined: who is best for its cost."""
     datasets = list(dict.fromkeys(one.dataset for one in found))
     methods = list(dict.fromkeys(one.method for one in found))
     figure = Figure(figsize=(9.2, 3.5 * max(len(datasets), 1)), layout="constrained")
@@ -87,24 +87,25 @@ def costs(found: Sequence[Cost], view: str, metric: str) -> Figure:
         better = "lower is better" if metric in LOWER_IS_BETTER else "mean over clients"
         row[0].set_ylabel(f"{view} {metric}, {better}")
         row[0].set_title(dataset if len(datasets) > 1 else "", fontsize=9, loc="left", parse_math=False)
+    for number, method in enumerate(methods):
+        colour, marker = _mark(number)
+        panels[0][0].scatter([], [], s=34, color=colour, marker=marker, label=method.replace("$", r"\$"))
+    figure.legend(loc="outside right upper", fontsize=SMALL, frameon=False)
     return figure
+
+
+def _mark(number: int) -> tuple[str, str]:
+    return COLOURS[number % len(COLOURS)], "os^DvP"[number // len(COLOURS) % 6]
 
 
 def _cost_panel(axes: Axes, found: Sequence[Cost], methods: Sequence[str], what: str) -> None:
     best = sorted((one for one in found if getattr(one, f"frontier_{what}")), key=lambda one: float(getattr(one, what)))
     axes.step([getattr(one, what) for one in best], [one.score for one in best], where="post", color=GREY,
               linewidth=1, zorder=1)  # fmt: skip
-    span = max(one.score for one in found) - min(one.score for one in found)
-    above: list[float] = []  # scores of names that stand above their points
-    for one in sorted(found, key=lambda one: one.score):
-        close = any(abs(one.score - other) < 0.05 * span for other in above)
-        if not close:
-            above.append(one.score)
-        colour = COLOURS[methods.index(one.method) % len(COLOURS)]
+    for one in found:
+        colour, marker = _mark(methods.index(one.method))
         fill = colour if one in best else "white"
-        axes.scatter(getattr(one, what), one.score, s=34, color=fill, edgecolors=colour, zorder=2)
-        axes.annotate(one.method, (getattr(one, what), one.score), xytext=(5, -10 if close else 4),
-                      textcoords="offset points", fontsize=SMALL, parse_math=False)  # fmt: skip
+        axes.scatter(getattr(one, what), one.score, s=34, color=fill, marker=marker, edgecolors=colour, zorder=2)
     costs = [getattr(one, what) for one in found if getattr(one, what) > 0]
     if costs and max(costs) > 30 * min(costs):
         axes.set_xscale("symlog", linthresh=min(costs))
