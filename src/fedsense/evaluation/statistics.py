@@ -168,9 +168,9 @@ def bootstrap(d: Differences, over_seeds: bool, seed: int = 0) -> Array:
     """Means of resampled clients and, if so asked, seeds, as far from the mean as few seeds make it uncertain.
 
     The same clients in all seeds are resampled beside the seeds. Clients that every seed has of its own come and go
-    with their seed, or if seeds stay, are resampled within it. Resampling n values gives only (n − 1)/n of the
-    variance and knows nothing of the doubt about it: the means are moved out so that the 95 % between them are as wide
-    as t · √V. The same numbers every time.
+    with their seed, or if seeds stay, are resampled within it. Resampling few values gives too little variance and
+    knows nothing of the doubt about it: the means are moved out so that 95 % of them are as wide as those of the test
+    above, t · √V to either side, or to one more than to the other. The same numbers every time.
     """
     seeds = len(d.rows)
     parts: list[tuple[float, int]] = []  # a variance of the mean, and from how many values it is known
@@ -192,7 +192,7 @@ def bootstrap(d: Differences, over_seeds: bool, seed: int = 0) -> Array:
             means += by_client @ row / by_client.sum(1) / seeds
             spread = float(weights**2 @ (row - weights @ row) ** 2) * len(row) / max(len(row) - 1, 1)
             parts.append((spread / seeds**2, len(row)))
-    return np.asarray(d.mean + (means - d.mean) * _widening(parts))
+    return np.asarray(d.mean + (means - d.mean) * _widening(means, parts))
 
 
 def interval(draws: Array) -> tuple[float, float]:
@@ -200,15 +200,15 @@ def interval(draws: Array) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _widening(parts: Sequence[tuple[float, int]]) -> float:
-    """t/z · √(V/V*), with the variance V of the mean and V* of the resampled one; t as in the test above."""
+def _widening(means: Array, parts: Sequence[tuple[float, int]]) -> float:
+    """What makes the interval 2 t √V wide; t as in the test above."""
     parts = [(v, n) for v, n in parts if n > 1 and v > 0]
     whole = sum(v for v, _ in parts)
-    if whole < 1e-24:
+    low, high = interval(means)
+    if whole < 1e-24 or high - low < 1e-12:
         return 1.0
     critical = sum(v * stats.t.isf(ALPHA / 2, n - 1) for v, n in parts) / whole
-    resampled = sum(v * (n - 1) / n for v, n in parts)
-    return float(critical / stats.norm.isf(ALPHA / 2) * math.sqrt(whole / resampled))
+    return float(2 * critical * math.sqrt(whole) / (high - low))
 
 
 @lru_cache(maxsize=32)
