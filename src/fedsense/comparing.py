@@ -109,7 +109,8 @@ def compare_results(
     _refuse_differing_data(results)
     notes += _notes(results, rows)
     same = {dataset: _same_clients(of) for dataset, of in _by_dataset(results).items()}
-    trials = _trials(results, rows, view, metric, weighted)
+    alone = {r.method for r in results if r.algorithm == "local"}
+    trials = sorted(_trials(results, rows, view, metric, weighted), key=lambda trial: trial.method not in alone)
     means = scores(trials)
     found, overall = pairs(trials, same, against, lower)
     of_dataset: dict[str, dict[str, float]] = {}
