@@ -136,7 +136,8 @@ def show_grid(console: object, grid: Grid, stacked: bool = False) -> None:
     words = ("method", "dataset", "over", "harmed", "verdict")
     for number, column in enumerate(grid.header):
         title = column.replace(" ", "\n", 1) if stacked else column
-        table.add_column(title, justify="left" if not number or column in words else "right", overflow="fold")
+        text = not number or column in words
+        table.add_column(title, justify="left" if text else "right", overflow="fold", no_wrap=not text)
     for row in grid.rows:
         table.add_row(*map(escape, row))
     console.print(table)

@@ -21,7 +21,7 @@ class Ranks:
     ranks: Mapping[str, float] | None = None  # method → average rank, the best first
     friedman: float = math.nan  # chi-square
     p: float = math.nan
-    iman_davenport: float = math.nan  # F, less conservative than chi-square
+    iman_davenport: float = math.nan  # F, less conservative than chi-square; NaN where all datasets agree
     p_iman_davenport: float = math.nan
     critical_difference: float = math.nan
     cliques: tuple[tuple[str, ...], ...] = ()  # methods whose ranks differ by less; largest groups only
@@ -54,7 +54,7 @@ def rank(scores: Mapping[str, Mapping[str, float]], lower_is_better: bool = Fals
     n, k = table.shape
     chi, p = (0.0, 1.0) if _all_tie(table) else stats.friedmanchisquare(*np.round(sign * table, 12).T)
     rest = n * (k - 1) - chi
-    f = (n - 1) * chi / rest if rest > 1e-12 else math.inf
+    f = (n - 1) * chi / rest if rest > 1e-9 else math.nan  # all datasets agree: F has no end, however few they are
     order = np.argsort(average, kind="stable")
     ranks = {methods[i]: float(average[i]) for i in order}
     difference = critical_difference(k, n)

@@ -220,9 +220,10 @@ def _ranks(c: Comparison) -> Titled | None:
         for m, rank in r.ranks.items()
     ]
     left = f"; not on all datasets: {', '.join(r.left_out)}" if r.left_out else ""
+    finer = f"; Iman and Davenport's F = {r.iman_davenport:.2f}, p {_equals(r.p_iman_davenport)}"
     caption = (
-        f"{len(r.datasets)} datasets; Friedman χ² = {r.friedman:.2f}, p {_equals(r.p)}; Iman and Davenport's "
-        f"F = {r.iman_davenport:.2f}, p {_equals(r.p_iman_davenport)}; Nemenyi's critical difference of two ranks "
+        f"{len(r.datasets)} datasets; Friedman's χ² = {r.friedman:.2f}, p {_equals(r.p)}"
+        f"{'' if math.isnan(r.iman_davenport) else finer}; Nemenyi's critical difference of two ranks "
         f"{r.critical_difference:.2f} at 5 %{left}"
     )
     return "Average ranks", Grid(["method", "average rank", f"worse than {best}"], body, caption)
