@@ -222,6 +222,8 @@ def test_clients_drawn_anew_with_every_seed(here, tmp_path, monkeypatch):
         (["study", "--target", "90%"], "name the reference, as in --against fedavg"),
         (["study", "--target", "0%", "--against", "local"], "above zero"),
         (["study", "--picture", "cd.svg"], "there is only one"),
+        (["study", "--out", "study"], "study cannot be written: it is a folder"),
+        (["study", "--frontier", "there/costs.svg"], "there/costs.svg cannot be written: its folder is not there"),
         (["."], None),
         (["empty"], "empty holds no runs"),
         (["study", "--format", "html"], "html"),

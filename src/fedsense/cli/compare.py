@@ -61,7 +61,13 @@ def compare(
     """Compare methods over clients, seeds and datasets: who is better, how sure, at what cost, and whom it harms."""
     from fedsense.comparing import compare_results, read
     from fedsense.engine.folder import write_atomically
+    from fedsense.errors import UserError
 
+    for path in (out, picture, frontier):
+        if path is not None and (path.is_dir() or not path.parent.is_dir()):
+            raise UserError(
+                f"{path} cannot be written: {'it is a folder' if path.is_dir() else 'its folder is not there'}"
+            )
     found = compare_results(read(folders), summary, weighted, view, metric, against, target)
     if picture is not None or frontier is not None:
         _draw(found, picture, frontier)
