@@ -154,7 +154,10 @@ def test_labels_by_name_and_labels_that_are_none():
         make([0.5, 0, 1])
     with pytest.raises(fedsense.UserError, match=r"'rounds' is 'three'; expected a whole number"):
         run(rounds="three")
-    with pytest.raises(fedsense.UserError, match=r"give the results to compare"):
+    for nothing in ([], [3], [[]]):
+        with pytest.raises(fedsense.UserError, match=r"give the results to compare"):
+            fedsense.compare(*nothing)
+    with pytest.raises(fedsense.UserError, match=r"holds no runs"):
         fedsense.compare("runs/demo")
 
 

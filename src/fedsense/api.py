@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedsense.data import load
 from fedsense.engine.rounds import Engine, Listener, Settings
@@ -17,7 +17,10 @@ from fedsense.methods import find_method
 from fedsense.models.network import Network
 from fedsense.models.spec import ModelSpec
 from fedsense.options import checked, options_of
-from fedsense.result import Grid, Result, comparison
+from fedsense.result import Result
+
+if TYPE_CHECKING:
+    from fedsense.comparing import Comparison
 
 
 def run(
@@ -61,11 +64,27 @@ def run(
     return Result.of(engine, made.name, summary)
 
 
-def compare(*results: Result, selection: str | None = None, weighted: bool = False) -> Grid:
-    """Several results side by side."""
-    if not results or not all(isinstance(result, Result) for result in results):
+def compare(
+    *results: Result | str | Path | Sequence[Result | str | Path],
+    selection: str | None = None,
+    weighted: bool = False,
+    view: str | None = None,
+    metric: str | None = None,
+    against: str | None = None,
+    target: str | float | None = None,
+) -> Comparison:
+    """Several results, or folders of runs: who is better, how sure that is, what it costs and whom it harms.
+
+    It prints as tables; ``pairs``, ``ranks``, ``reached``, ``costs`` and ``worth`` hold the numbers. ``against`` is
+    a method to compare all others with, ``target`` a score, or a share ("95%") of that method's.
+    """
+    from fedsense.comparing import compare_results, read
+
+    given = [one for each in results for one in (each if isinstance(each, list | tuple) else [each])]
+    if not given or not all(isinstance(one, Result | str | Path) for one in given):
         raise UserError("give the results to compare: fedsense.compare(first, second)")
-    return comparison(results, selection, weighted)
+    runs = [run for one in given for run in ([one] if isinstance(one, Result) else read([Path(str(one))]))]
+    return compare_results(runs, selection, weighted, view, metric, against, target)
 
 
 def _method(method: str | Method, options: dict[str, Any], others: list[str]) -> Method:

@@ -160,6 +160,14 @@ def find_runs(folder: Path) -> list[Path]:
     return found
 
 
+def find_experiments(folder: Path) -> list[Path]:
+    """The run folders at, right below, or in the experiments right below ``folder``."""
+    if (folder / RUN_FILE).is_file() or any(folder.glob(f"*/{RUN_FILE}")):
+        return find_runs(folder)
+    inside = sorted({path.parent.parent for path in folder.glob(f"*/*/{RUN_FILE}")})
+    return [run for experiment in inside for run in find_runs(experiment)] or find_runs(folder)
+
+
 def _refuse_changes(before: Mapping[str, Any], after: Mapping[str, Any], folder: Path) -> None:
     before = {"finish": False, **before}  # of experiments begun before there was any finishing
     for key in sorted({*before, *after}):

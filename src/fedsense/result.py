@@ -6,8 +6,8 @@ import html
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +110,10 @@ class Result:
     summary: str = "final"
     folder: Path | None = None
     engine: Engine | None = field(default=None, repr=False)
+    algorithm: str = ""  # the method's own name, whatever its label
+    dataset: str = ""
+    data: str = field(default="", repr=False)  # the recipe's data tables; runs with the same are of one dataset
+    fingerprint: str = field(default="", repr=False)  # of the data themselves, where it was taken
 
     @staticmethod
     def of(engine: Engine, label: str, summary: str = "final") -> Result:
@@ -128,6 +132,10 @@ class Result:
             summary=summary,
             folder=engine.folder,
             engine=engine,
+            algorithm=engine.method.name,
+            dataset=engine.federation.name,
+            data=_data_of(engine.about),
+            fingerprint=engine.federation.fingerprint if engine.folder else "",
         )
 
     @staticmethod
@@ -148,6 +156,10 @@ class Result:
                 synthetic=about["synthetic"],
                 summary=about.get("summary", "final"),
                 folder=folder,
+                algorithm=about["method"],
+                dataset=about.get("federation", ""),
+                data=_data_of(about),
+                fingerprint=about.get("fingerprint", ""),
             )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"{folder} is not a whole run folder ({type(error).__name__}: {error})") from error
@@ -195,28 +207,58 @@ class Result:
         return self.engine
 
 
+def _data_of(about: Mapping[str, Any]) -> str:
+    """What a recipe says of its data, wherever the files are."""
+    recipe = about.get("recipe", {})
+    tables = recipe.get("data")
+    tables = [tables] if isinstance(tables, dict) else tables or []
+    plain = [{key: value for key, value in table.items() if key != "root"} for table in tables]
+    return json.dumps([plain, recipe.get("classes")], sort_keys=True, default=str)
+
+
 def tell_apart(results: Sequence[Result]) -> list[Result]:
-    """Runs of the same method and seed in several experiments are named after their folders, too."""
-    seen = Counter((result.method, result.seed) for result in results)
-    if max(seen.values(), default=0) > 1:
-        for result in results:
-            if result.folder is not None:
-                result.method = f"{result.folder.resolve().parent.name}/{result.method}"
-    return list(results)
+    """Runs of the same method, seed and data in several experiments are named after their folders, too.
+
+    So are datasets of one name whose recipes say different things of them. Runs that are still alike are numbered.
+    """
+    kinds: dict[str, dict[str, str]] = {}  # dataset → data → a folder
+    for result in results:
+        kinds.setdefault(result.dataset, {}).setdefault(result.data, _experiment(result))
+    apart = [
+        replace(result, dataset=f"{result.dataset} ({of[result.data]})") if len(of) > 1 else replace(result)
+        for result in results
+        for of in [kinds[result.dataset]]
+    ]
+    seen = Counter((result.dataset, result.method, result.seed) for result in apart)
+    twice = {dataset for (dataset, _, _), count in seen.items() if count > 1}
+    count = Counter[tuple[str, str, int]]()
+    for result in apart:
+        if result.dataset in twice and result.folder is not None:
+            result.method = f"{_experiment(result)}/{result.method}"
+        count[key := (result.dataset, result.method, result.seed)] += 1
+        if count[key] > 1:
+            result.method = f"{result.method} ({count[key]})"
+    return apart
+
+
+def _experiment(result: Result) -> str:
+    return result.folder.resolve().parent.name if result.folder else "here"
 
 
 def comparison(results: Sequence[Result], selection: str | None = None, weighted: bool = False) -> Grid:
-    """Methods by views and metrics; several seeds of a method are averaged."""
-    rows = [row for result in results for row in result.rows(selection)]
+    """Methods (on datasets, if there are several) by views and metrics; several seeds of a method are averaged."""
+    of = {id(result): result.rows(selection) for result in results}
+    rows = [row for result in results for row in of[id(result)]]
     columns = list(dict.fromkeys((row.view, row.metric) for row in rows))
+    several = len({result.dataset for result in results}) > 1
     body = []
-    for method in dict.fromkeys(result.method for result in results):
-        cells = [method]
+    for dataset, method in dict.fromkeys((result.dataset, result.method) for result in results):
+        cells = [dataset, method] if several else [method]
+        mine = [row for r in results if (r.dataset, r.method) == (dataset, method) for row in of[id(r)]]
         for view, metric in columns:
-            alike = [r for r in rows if (r.method, r.view, r.metric) == (method, view, metric)]
-            cells.append(_cell(alike, metric, weighted))
+            cells.append(_cell([r for r in mine if (r.view, r.metric) == (view, metric)], metric, weighted))
         body.append(cells)
-    header = ["method", *(f"{view} {metric}" for view, metric in columns)]
+    header = [*(["dataset"] if several else []), "method", *(f"{view} {metric}" for view, metric in columns)]
     return Grid(header, body, _caption(results, rows, weighted))
 
 
@@ -224,20 +266,23 @@ def costs(results: Sequence[Result]) -> Grid:
     """What each method cost: a run's mean over the seeds."""
     units = {"MB down": ("bytes_down", 1e6), "MB up": ("bytes_up", 1e6), "training s": ("seconds", 1.0)}
     units["peak MB"] = ("peak_memory_bytes", 1e6)
+    several = len({result.dataset for result in results}) > 1
     body = []
-    for method in dict.fromkeys(result.method for result in results):
-        each = [r.cost for r in results if r.method == method]
-        body.append([method, *(f"{np.mean([c[key] for c in each]) / unit:.1f}" for key, unit in units.values())])
-    return Grid(
-        ["method", *units], body, "a whole run: bytes as serialised, local training, memory of the largest process"
-    )
+    for dataset, method in dict.fromkeys((result.dataset, result.method) for result in results):
+        each = [r.cost for r in results if (r.dataset, r.method) == (dataset, method)]
+        means = [f"{np.mean([c[key] for c in each]) / unit:.1f}" for key, unit in units.values()]
+        body.append([*([dataset] if several else []), method, *means])
+    header = [*(["dataset"] if several else []), "method", *units]
+    return Grid(header, body, "a whole run: bytes as serialised, local training, memory of the largest process")
 
 
 def report_json(results: Sequence[Result], folder: Path | None, selection: str | None = None) -> dict[str, Any]:
     """The document ``--json`` prints."""
     document = {
-        "results": [row.as_dict() for result in results for row in result.rows(selection)],
-        "cost": [result.cost for result in results],
+        "results": [
+            {"dataset": result.dataset, **row.as_dict()} for result in results for row in result.rows(selection)
+        ],
+        "cost": [{"dataset": result.dataset, **result.cost} for result in results],
         "folder": str(folder) if folder else None,
     }
     return without_nan(document)  # type: ignore[no-any-return]

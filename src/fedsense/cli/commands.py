@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedsense import __version__
+from fedsense.cli.compare import compare
 from fedsense.cli.data import app as data_app
 from fedsense.cli.fleet import app as fleet_app
 
@@ -28,6 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+app.command()(compare)
 app.add_typer(data_app, name="data")
 app.add_typer(fleet_app, name="fleet")
 
@@ -39,10 +41,6 @@ Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder o
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with what the folder holds.")]
 Previous = Annotated[
     bool, typer.Option("--previous", help="With --resume: where the newest checkpoint is damaged, use the one before.")
-]
-Summary = Annotated[
-    str | None,
-    typer.Option("--summary", metavar="WHICH", help="final, last-K, validation, or best-on-test."),
 ]
 
 
@@ -99,27 +97,6 @@ def list_(kind: Annotated[Kind, typer.Argument(help="What to list.")], json_: Js
         print(json.dumps(rows, indent=1))
     else:
         _print_rows(rows)
-
-
-@app.command()
-def compare(
-    folders: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders that `fedsense run` wrote.")],
-    summary: Summary = None,
-    weighted: Annotated[bool, typer.Option("--weighted", help="Weight clients by their test samples.")] = False,
-    json_: Json = False,
-) -> None:
-    """The table again, from disk."""
-    from fedsense.experiment import find_runs
-    from fedsense.result import Result, report_json, tell_apart
-
-    results = tell_apart([Result.read(run) for folder in folders for run in find_runs(folder)])
-    if json_:
-        print(json.dumps(report_json(results, folders[0] if len(folders) == 1 else None, summary), indent=1))
-        return
-    _print_table(results, summary, weighted)
-    for result in results:
-        if result.done < result.rounds:
-            print(f"{result.folder} is unfinished: {result.done} of {result.rounds} rounds", file=sys.stderr)
 
 
 @app.command()
@@ -291,28 +268,19 @@ def _run(
     if as_json:
         print(json.dumps(report_json(results, folder), indent=1))
         return
-    _print_table(results, None, False)
+    _print_table(results)
     print(f"everything is in {folder} (to look at: {folder / 'index.html'})")
 
 
-def _print_table(results: Sequence[Result], summary: str | None, weighted: bool) -> None:
-    from rich.box import SIMPLE_HEAD
+def _print_table(results: Sequence[Result]) -> None:
     from rich.console import Console
-    from rich.table import Table
 
+    from fedsense.cli.compare import show_grid
     from fedsense.result import comparison, costs
 
     console = Console(highlight=False)
-    scores = comparison(results, summary, weighted)
-    for grid in (scores, costs(results)):
-        table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0)
-        for number, column in enumerate(grid.header):
-            title = column.replace(" ", "\n", 1) if grid is scores else column  # view above metric
-            table.add_column(title, justify="right" if number else "left")
-        for row in grid.rows:
-            table.add_row(*row)
-        console.print(table)
-        console.print(grid.caption + "\n", style="dim")
+    show_grid(console, comparison(results), stacked=True)
+    show_grid(console, costs(results))
 
 
 def _print_rows(rows: Sequence[dict[str, str | int]]) -> None:
