@@ -1,4 +1,4 @@
-"""Run folders → the plain data a page shows; what needs models or recordings is added by :mod:`fedsense.report.deep`."""
+"""Run folders → the plain data a page shows. What needs models or recordings is in :mod:`fedsense.report.deep`."""
 
 from __future__ import annotations
 
@@ -242,14 +242,15 @@ def _graph(weights: Mapping[str, Any], about: Mapping[str, Any]) -> Document:
         layers = {"": weights}
     who = sorted({name for of in layers.values() for i, row in of.items() for name in (i, *row)})
     place = {name: i for i, name in enumerate(who)}
-    edges = {c: [[place[i], place[j], w] for i, row in of.items() for j, w in row.items()] for c, of in layers.items()}
+    edges: dict[str, list[tuple[int, int, float]]]
+    edges = {c: [(place[i], place[j], w) for i, row in of.items() for j, w in row.items()] for c, of in layers.items()}
     if by_class:
         total: dict[tuple[int, int], float] = {}
         for of in edges.values():
             for i, j, w in of:
                 total[i, j] = total.get((i, j), 0.0) + w
         held = [sum(name in of for of in layers.values()) for name in who]
-        edges = {"": [[i, j, round(w / held[i], 5)] for (i, j), w in sorted(total.items())], **edges}
+        edges = {"": [(i, j, round(w / held[i], 5)) for (i, j), w in sorted(total.items())], **edges}
     return {"who": who, "edges": edges}
 
 

@@ -1,4 +1,4 @@
-"""A report's summary in words: what ran, on what, what came out, who lost by it. It counts and averages; it tests nothing."""
+"""A report's summary in words: what ran, on what, what came out, who lost by it. It tests nothing."""
 
 from __future__ import annotations
 
@@ -89,8 +89,9 @@ def _what_ran(runs: Sequence[Given]) -> str:
     classes = runs[0][1].get("task", {}).get("classes", [])
     seeds = sorted({result.seed for result, _, _ in runs})
     text = f"{_listed(methods, 8)} ran on {_listed(data, 4)}: {_range(clients)} clients"
-    if train:
-        text += f" with {_range({train[0], train[-1]})} training samples each"
+    everyone = {who for _, about, _ in runs for who in about.get("clients", {})}
+    text += f" at a time, {len(everyone)} in all," if len(everyone) > max(clients) else ""
+    text += f" with {_range({train[0], train[-1]})} training samples each" if train else ""
     text += f", {_count(len(classes), 'class', 'classes')}" if len(classes) > 1 else ""
     text += f"; network {_listed(models, 4)}" if models else ""
     text += f"; {_range({result.rounds for result, _, _ in runs})} rounds, "
@@ -124,8 +125,8 @@ def _best(runs: Sequence[Given], view: str, metric: str) -> str:
 def _who_lost(clients: Mapping[str, Mapping[str, float]], method: str, local: str, view: str, metric: str) -> str:
     gain = _gain(clients[method], clients[local], metric)
     won, lost, same = _counted(gain)
-    text = f"Against {local}, {method} has {_count(won, 'client')} that gain{'s' * (won == 1)} in {view} {metric}, "
-    text += f"{lost} that lose{'s' * (lost == 1)}" + (f" and {same} for whom nothing changes." if same else ".")
+    text = f"Beside {local}, {method} makes {_count(won, 'client')} better in {view} {metric} and {lost} worse"
+    text += f"; {same} stay{'s' * (same == 1)} the same." if same else "."
     harmed = sorted((value, who) for who, value in gain.items() if value < -ALIKE)
     if harmed:
         names = [f"{who} ({_signed(value, metric)})" for value, who in harmed[:NAMED]]
@@ -149,7 +150,9 @@ def _reservations(runs: Sequence[Given]) -> list[str]:
 
 def _references(runs: Sequence[Given]) -> dict[str, str | None]:
     """Of each method the Local run beside it in its experiment; or, if there is only one in all, that."""
-    locals_ = {r.method: r.folder.parent if r.folder else None for r, about, _ in runs if about.get("method") == "local"}
+    locals_ = {
+        r.method: r.folder.parent if r.folder else None for r, about, _ in runs if about.get("method") == "local"
+    }
     found: dict[str, str | None] = {}
     for result, _, _ in runs:
         if result.method in locals_:
