@@ -173,9 +173,10 @@ def _stars(server: Bundle, clients: Sequence[str], width: int) -> tuple[str, lis
 
 def _t_sne(space: Array, seed: int) -> Array:
     from sklearn.manifold import TSNE  # slow to import
+    from threadpoolctl import threadpool_limits
 
     perplexity = min(PERPLEXITY, (len(space) - 1) / 3)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), threadpool_limits(1):  # so few points are slower with threads
         warnings.simplefilter("ignore")  # many samples in one place
         tsne = TSNE(perplexity=perplexity, init="pca", random_state=seed, max_iter=750)
         return np.asarray(tsne.fit_transform(space.astype(np.float64)))

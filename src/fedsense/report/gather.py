@@ -47,10 +47,11 @@ def document(name: str, results: Sequence[Result], recipe: Any = None, live: boo
     scored = [run for run in runs if run.rows]
     people = _people(scored)
     cubes = _cubes(scored, people)
+    text = summary([(run.result, run.about, run.rows) for run in runs])
     tables = [_table("Scores", comparison([run.result for run in scored]))] if scored else []
+    tables += [_table(*grid) for grid in text.grids]
     if any(run.result.ledger for run in runs):
         tables.append(_table("What it cost", costs([run.result for run in runs if run.result.ledger])))
-    text = summary([(run.result, run.about, run.rows) for run in runs])
     found: Document = {
         "name": name,
         "version": __version__,
@@ -59,12 +60,13 @@ def document(name: str, results: Sequence[Result], recipe: Any = None, live: boo
         "facts": text.facts,
         "summary": text.paragraphs,
         "verdict": text.verdict,
-        "tables": [*tables, *([_table(*text.gains)] if text.gains else [])],
+        "tables": tables,
         "progress": [
             {"method": run.method, "seed": run.result.seed, "done": run.result.done, "rounds": run.result.rounds}
             for run in runs
         ],
         "methods": list(dict.fromkeys(run.method for run in runs)),
+        "best": text.best,
         "local": text.local,
         "views": {view: TITLES.get(view, view) for view in people},
         "metrics": list(dict.fromkeys(row.metric for run in scored for row in run.rows)),
@@ -260,6 +262,7 @@ def _about(runs: Sequence[Run]) -> dict[str, Document]:
     for run in runs:
         for who, traits in run.about.get("clients", {}).items():
             words = [str(v) for k, v in traits.items() if k not in ("train", "val", "test") and isinstance(v, str)]
+            words = [word for word in words if word not in who]  # its name may say it all
             found.setdefault(who, {"train": traits["train"], "test": traits["test"], "traits": ", ".join(words)})
         for who, traits in run.about.get("newcomers", {}).items():
             found.setdefault(who, {"train": 0, "test": traits.get("test", 0), "traits": "took no part"})

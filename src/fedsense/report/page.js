@@ -21,6 +21,7 @@ const range = (n) => Array.from({ length: n }, (_, i) => i);
 const known = (v) => v !== null && v !== undefined;
 const lowerIsBetter = () => D.lower.includes(now.metric);
 const score = (v, metric = now.metric) => (!known(v) ? "–" : D.lower.includes(metric) ? v.toFixed(2) : `${(100 * v).toFixed(1)} %`);
+const tick = (v) => (lowerIsBetter() ? String(+v.toFixed(3)) : `${+(100 * v).toFixed(1)} %`);
 const points = (v) => (v < 0 ? "−" : "+") + (lowerIsBetter() ? Math.abs(v).toFixed(2) : `${Math.abs(100 * v).toFixed(1)} points`);
 const big = (v) => (v >= 1e9 ? `${(v / 1e9).toPrecision(3)} G` : v >= 1e6 ? `${(v / 1e6).toPrecision(3)} M` : v >= 1e3 ? `${(v / 1e3).toPrecision(3)} k` : `${+v.toPrecision(3)} `);
 const colour = (i) => `var(--c${i % 8})`;
@@ -95,7 +96,9 @@ function figure(section, id, spec) {
 function own(f, key) {
   const all = f.choices.find((c) => c.key === key).options();
   const chosen = now.own[`${f.id}-${key}`];
-  return all.some(([value]) => value === chosen) ? chosen : all.length ? all[0][0] : "";
+  if (all.some(([value]) => value === chosen)) return chosen;
+  const first = f.choices.find((c) => c.key === key).first?.();
+  return all.some(([value]) => value === first) ? first : all.length ? all[0][0] : "";
 }
 function menus(f) {
   f.menus.replaceChildren(...(f.choices || []).map((choice) => {
@@ -192,21 +195,21 @@ function download(name, type, text) {
 // ---------------------------------------------------------------- what figures are made of
 
 /** A plot's frame with ticks; gives the scales and a group cut to its area. */
-function plot(c, box, { x, y, xlabel, ylabel, title, xfmt, yfmt, only, xticks, whole }) {
+function plot(c, box, { x, y, xlabel, title, xfmt, yfmt, only, xticks, whole, bare }) {
   const [x0, x1] = within(x, c.zoom.x), [y0, y1] = only === "x" ? y : within(y, c.zoom.y);
   const X = (v) => box.x + ((v - x0) / (x1 - x0 || 1)) * box.w, Y = (v) => box.y + box.h - ((v - y0) / (y1 - y0 || 1)) * box.h;
-  if (title) c.svg.append(say(box.x, box.y - 10, cut(title, box.w + 10, 12), { fill: "var(--ink)", "font-size": 12, "font-weight": 600 }));
+  if (title) c.svg.append(say(box.x, box.y - 10, cut(title, 0.92 * box.w, 12), { fill: "var(--ink)", "font-size": 12, "font-weight": 600 }));
   for (const v of yfmt ? ticks(y0, y1, box.h / 45) : []) {
     c.svg.append(s("line", { x1: box.x, x2: box.x + box.w, y1: Y(v), y2: Y(v), stroke: "var(--rule)" }), say(box.x - 6, Y(v) + 4, yfmt(v), { "text-anchor": "end" }));
   }
-  for (const v of xticks || ticks(x0, x1, box.w / 70)) {
+  for (const v of xticks || ticks(x0, x1, box.w / 55)) {
     if (whole && v % 1) continue;
     c.svg.append(say(X(v), box.y + box.h + 16, (xfmt || String)(v), { "text-anchor": "middle" }));
     if (!yfmt) c.svg.append(s("line", { x1: X(v), x2: X(v), y1: box.y, y2: box.y + box.h, stroke: "var(--rule)" }));
   }
-  c.svg.append(s("line", { x1: box.x, x2: box.x + box.w, y1: box.y + box.h, y2: box.y + box.h, stroke: "var(--faint)" }));
+  c.svg.append(bare ? s("rect", { ...{ x: box.x, y: box.y, width: box.w, height: box.h }, fill: "none", stroke: "var(--rule)", rx: 4 }) :
+    s("line", { x1: box.x, x2: box.x + box.w, y1: box.y + box.h, y2: box.y + box.h, stroke: "var(--faint)" }));
   if (xlabel) c.svg.append(say(box.x + box.w / 2, box.y + box.h + 32, xlabel, { "text-anchor": "middle" }));
-  if (ylabel) c.svg.append(say(box.x - 36, box.y - 10, ylabel));
   const id = `clip-${c.f.id}-${c.plots.length}`;
   const g = s("g", { "clip-path": `url(#${id})` });
   c.svg.append(s("clipPath", { id }, s("rect", { x: box.x, y: box.y - 3, width: box.w + 4, height: box.h + 6 })), g);
@@ -241,14 +244,13 @@ function boxes(c, many, { tall, least = 300, left = 44, right = 14, top = 30, bo
   return [found, Math.ceil(many / across) * (tall + top + bottom)];
 }
 /** Lines over rounds with bands over seeds. A series: name, colour, dash, round, mean, low, high. */
-function lines(c, panels, { fmt, ylabel = "" }) {
+function lines(c, panels, { fmt, short = fmt }) {
   const [places, tall] = boxes(c, panels.length, { tall: 230 });
   const rounds = spread(panels.flatMap((p) => p.series.flatMap((one) => one.round)), 0);
   if (rounds[0] === rounds[1]) rounds[1] += 1;
   panels.forEach((panel, i) => {
     const all = panel.series.flatMap((one) => [...one.mean, ...(one.low || []), ...(one.high || [])]);
-    const box = places[i], label = i === 0 && !panel.title ? ylabel : "";
-    const p = plot(c, box, { x: rounds, y: spread(all), yfmt: fmt, title: panel.title, xlabel: "round", ylabel: label, whole: true });
+    const box = places[i], p = plot(c, box, { x: rounds, y: spread(all), yfmt: short, title: panel.title, xlabel: "round", whole: true });
     for (const one of panel.series) {
       const spots = range(one.round.length).filter((k) => known(one.mean[k]));
       const path = (ys, order) => order.map((k) => `${p.X(one.round[k]).toFixed(1)} ${p.Y(ys[k]).toFixed(1)}`).join("L");
@@ -299,7 +301,7 @@ function bars(c, panels, fmt) {
 function grid(c, box, { rows, columns, value, shade, word, told, title, down, across }) {
   const span = (names, z) => range(names.length).slice(Math.floor(z[0] * names.length + 1e-6), Math.max(1, Math.ceil(z[1] * names.length - 1e-6)));
   const rs = span(rows, c.zoom.y), cs = span(columns, c.zoom.x), cw = box.w / cs.length, ch = box.h / rs.length;
-  if (title) c.svg.append(say(box.x, box.y - 10, cut(title, box.w + 10, 12), { fill: "var(--ink)", "font-size": 12, "font-weight": 600 }));
+  if (title) c.svg.append(say(box.x, box.y - 10, cut(title, 0.92 * box.w, 12), { fill: "var(--ink)", "font-size": 12, "font-weight": 600 }));
   if (rs.length * cs.length > 1600) {
     const canvas = h("canvas", { width: cs.length, height: rs.length }), context = canvas.getContext("2d"), image = context.createImageData(cs.length, rs.length);
     rs.forEach((r, i) => cs.forEach((k, j) => {
@@ -325,9 +327,9 @@ function grid(c, box, { rows, columns, value, shade, word, told, title, down, ac
     if (j % stepC) return;
     const x = box.x + (j + 0.5) * cw, y = box.y + box.h + 14;
     c.svg.append(lying || plainNumbers ? say(x, y, String(columns[k]), { "text-anchor": "middle" }) :
-      say(x + 4, y - 6, cut(String(columns[k]), 90), { "text-anchor": "end", transform: `rotate(-90 ${x + 4} ${y - 6})` }));
+      say(x + 4, y - 6, cut(String(columns[k]), 130), { "text-anchor": "end", transform: `rotate(-90 ${x + 4} ${y - 6})` }));
   });
-  const below = lying || plainNumbers ? 18 : Math.min(92, Math.max(...cs.map((k) => width(String(columns[k]))))) + 12;
+  const below = lying || plainNumbers ? 18 : Math.min(132, Math.max(...cs.map((k) => width(String(columns[k]))))) + 12;
   if (across) c.svg.append(say(box.x + box.w / 2, box.y + box.h + below + 12, across, { "text-anchor": "middle" }));
   if (down) c.svg.append(say(box.x - 8, box.y - 10, down, { "text-anchor": "end" }));
   c.plots.push({ ...box, down: true });
@@ -359,7 +361,7 @@ const curvePanels = () => Object.keys(D.views).filter((v) => (D.curves[v] || {})
 figure("rounds", "convergence", {
   title: "Convergence",
   have: () => curvePanels().length > 0,
-  draw: (c) => lines(c, curvePanels(), { fmt: score }),
+  draw: (c) => lines(c, curvePanels(), { fmt: score, short: tick }),
   rows: () => lineRows(curvePanels()),
   alt: () => curvePanels().map((p) => `${p.title}, at the end: ${p.series.map((one) => `${one.name} ${score(one.mean[one.mean.length - 1])}`).join(", ")}`).join(". "),
   caption: () => `${now.metric}, mean over clients. Bands reach from the lowest to the highest seed. Drag across a plot to look closer, double-click to go back.`,
@@ -399,7 +401,7 @@ figure("clients", "strip", {
 
 figure("clients", "rounds-by-client", {
   title: "Clients over rounds",
-  choices: [{ key: "method", label: "method", options: () => D.methods.filter(heat).map((m) => [m, m]) },
+  choices: [{ key: "method", label: "method", first: () => D.best, options: () => D.methods.filter(heat).map((m) => [m, m]) },
     { key: "order", label: "order", options: () => [["name", "by name"], ["score", "by last score"], ["rise", "by how much it rose"]] }],
   have: () => D.methods.some((m) => heat(m)),
   read() {
@@ -443,37 +445,49 @@ figure("classes", "class-by-client", {
   caption: () => `Numbers of samples, colours by their logarithm; as dealt with seed ${D.counts.seed}.`,
 });
 
+const confused = () => D.methods.filter((m) => m in (D.confusion || {}));
 figure("classes", "confusion", {
   title: "What is taken for what",
-  choices: [{ key: "method", label: "method", options: () => D.methods.filter((m) => m in (D.confusion || {})).map((m) => [m, m]) }],
-  have: () => Object.keys(D.confusion || {}).length > 0,
+  choices: [{ key: "method", label: "method", first: () => D.best, options: () => confused().map((m) => [m, m]) },
+    { key: "beside", label: "beside it", options: () => { const others = confused().filter((m) => m !== own(figures.find((f) => f.id === "confusion"), "method")); const local = others.find((m) => Object.values(D.local).includes(m));
+      return [...new Set([local, ...others].filter(Boolean))].map((m) => [m, `beside ${m}`]); } }],
+  have: () => confused().length > 0,
+  two() { return [own(this, "method"), own(this, "beside")].filter(Boolean); },
   draw(c) {
-    const { classes, cells } = D.confusion[own(this, "method")], left = edge(c, classes) + 10;
-    const side = Math.min(c.w - left - 12, Math.max(240, classes.length * 42)), box = { x: left, y: 40, w: side, h: Math.min(side, Math.max(160, classes.length * 30)) };
-    const stops = blues(), sums = cells.map((row) => row.reduce((a, b) => a + b, 0));
-    const share = (r, k) => cells[r][k] / (sums[r] || 1);
-    const below = grid(c, box, { rows: classes, columns: classes, value: (r, k) => (cells[r][k] ? share(r, k) : null), shade: (v) => along(stops, v), word: (_, r, k) => String(cells[r][k]), down: "true", across: "predicted",
-      told: (r, k) => `${classes[r]} taken for ${classes[k]}\n${cells[r][k]} of ${sums[r]}` + (sums[r] ? ` (${(100 * share(r, k)).toFixed(1)} %)` : "") });
-    return box.y + box.h + below + 6;
+    const beside = c.w > 700, half = beside ? c.w / 2 : c.w, stops = blues();
+    let top = 0, tall = 0;
+    this.two().forEach((method, i) => {
+      const { classes, cells } = D.confusion[method], edgeAt = beside ? i * half : 0, left = Math.min(edge(c, classes), half * 0.34) + 10, side = Math.min(half - left - 16, Math.max(240, classes.length * 46));
+      const box = { x: edgeAt + left, y: top + 44, w: side, h: Math.min(side, Math.max(160, classes.length * 30)), edge: edgeAt };
+      const sums = cells.map((row) => row.reduce((a, b) => a + b, 0)), share = (r, k) => cells[r][k] / (sums[r] || 1);
+      const below = grid(c, box, { title: method, rows: classes, columns: classes, value: (r, k) => (cells[r][k] ? share(r, k) : null), shade: (v) => along(stops, v), word: (_, r, k) => String(cells[r][k]), down: "true", across: "predicted",
+        told: (r, k) => `${classes[r]} taken for ${classes[k]}\n${cells[r][k]} of ${sums[r]}` + (sums[r] ? ` (${(100 * share(r, k)).toFixed(1)} %)` : "") });
+      tall = Math.max(tall, box.y + box.h + below + 6);
+      if (!beside) top = tall;
+    });
+    return tall;
   },
-  rows() { const { classes, cells } = D.confusion[own(this, "method")]; return [["true \\ predicted", ...classes], ...classes.map((name, r) => [name, ...cells[r]])]; },
+  rows() { return this.two().flatMap((m) => { const { classes, cells } = D.confusion[m]; return [["method", "true \\ predicted", ...classes], ...classes.map((name, r) => [m, name, ...cells[r]])]; }); },
   alt() {
-    const { classes, cells } = D.confusion[own(this, "method")], wrong = classes.flatMap((a, r) => classes.map((b, k) => [r === k ? 0 : cells[r][k], a, b])).sort((a, b) => b[0] - a[0]).filter(([n]) => n).slice(0, 3);
-    return `${own(this, "method")}. ` + (wrong.length ? `Most often confused: ${wrong.map(([n, a, b]) => `${a} taken for ${b} (${n})`).join(", ")}.` : "Nothing is confused.");
+    return this.two().map((m) => {
+      const { classes, cells } = D.confusion[m], wrong = classes.flatMap((a, r) => classes.map((b, k) => [r === k ? 0 : cells[r][k], a, b])).sort((a, b) => b[0] - a[0]).filter(([n]) => n).slice(0, 3);
+      return `${m}: ` + (wrong.length ? `most often confused: ${wrong.map(([n, a, b]) => `${a} taken for ${b} (${n})`).join(", ")}` : "nothing is confused");
+    }).join(". ");
   },
-  caption() { const of = D.confusion[own(this, "method")]; return `Every client's own model on its own test data, all clients together, ${of.samples} samples, seed ${of.seed}. Colours: share of the true class.`; },
+  caption() { const of = D.confusion[own(this, "method")]; return `Every client's own model on its own test data, all clients together: ${of.samples} samples, seed ${of.seed}. Colours: share of the true class.`; },
 });
 
 figure("space", "embeddings", {
   title: "Where samples and prototypes lie",
-  choices: [{ key: "method", label: "method", options: () => D.methods.filter((m) => m in (D.embeddings || {})).map((m) => [m, m]) },
-    { key: "plane", label: "projection", options: () => { const e = D.embeddings[now.own["embeddings-method"]] || Object.values(D.embeddings)[0]; return Object.keys(e.planes).map((p) => [p, p]); } },
+  choices: [{ key: "method", label: "method", options: () => D.methods.filter((m) => m in (D.embeddings || {})).map((m) => [m, m]),
+      first: () => [D.best, ...D.methods].find((m) => D.embeddings[m]?.proto_label.length) || D.best },
+    { key: "plane", label: "projection", options: () => ["t-SNE", "PCA"].map((name) => [name, name]) },
     { key: "by", label: "colour", options: () => [["class", "colour by class"], ["client", "colour by client"]] }],
   have: () => Object.keys(D.embeddings || {}).length > 0,
   draw(c) {
     const e = D.embeddings[own(this, "method")], plane = e.planes[own(this, "plane")], by = own(this, "by"), names = by === "class" ? e.classes : e.clients;
     const box = { x: 8, y: 8, w: c.w - 16, h: Math.min(520, Math.max(300, c.w * 0.6)) }, X = plane.map((p) => p[0]), Y = plane.map((p) => p[1]);
-    const p = plot(c, box, { x: spread(X), y: spread(Y), xticks: [] });
+    const p = plot(c, box, { x: spread(X), y: spread(Y), xticks: [], bare: true });
     const shape = (i) => SHAPES[Math.floor(i / 8) % SHAPES.length], many = e.label.length, used = new Set();
     plane.forEach(([x, y], i) => {
       const proto = i >= many, label = proto ? e.proto_label[i - many] : e.label[i], owner = proto ? e.proto_client[i - many] : e.client[i], key = by === "class" ? label : owner;
@@ -515,7 +529,7 @@ figure("together", "collaboration", {
   },
   draw(c) {
     const { g, n, table, top, low, high } = this.read(), beside = c.w > 760, half = beside ? c.w / 2 - 12 : c.w;
-    const longest = Math.max(...g.who.map((name) => width(name))), edgeOf = n <= 60 ? Math.min(longest + 10, half * 0.22) : 8;
+    const longest = Math.max(...g.who.map((name) => width(name))), edgeOf = n <= 60 ? Math.min(longest + 10, half * 0.25) : 8;
     const R = Math.min(half / 2 - edgeOf - 6, 190), [cx, cy] = [half / 2, R + edgeOf + 8];
     const spot = (i, r = R) => [cx + r * Math.cos((2 * Math.PI * i) / n - Math.PI / 2), cy + r * Math.sin((2 * Math.PI * i) / n - Math.PI / 2)];
     const lift = (w) => (high > low ? (w - low) / (high - low) : 1), links = [];
@@ -551,14 +565,15 @@ figure("together", "collaboration", {
 });
 
 const groupsOf = (way) => [...new Set(shown(D.bytes).flatMap((m) => Object.keys(D.bytes[m][way])))];
-const groupNames = () => [...new Set([...groupsOf("down"), ...groupsOf("up")])];
+const bytesOf = (g) => shown(D.bytes).reduce((t, m) => t + (D.bytes[m].down[g] || 0) + (D.bytes[m].up[g] || 0), 0);
+const groupNames = () => [...new Set([...groupsOf("down"), ...groupsOf("up")])].sort((a, b) => bytesOf(b) - bytesOf(a));
 figure("cost", "bytes", {
   title: "Bytes by group, of a whole run",
   have: () => groupNames().length > 0,
   draw(c) {
-    const names = groupNames(), tint = (g) => colour(names.indexOf(g));
+    const names = groupNames(), many = names.length > 8 ? 7 : 8, tint = (g) => (names.indexOf(g) < many ? colour(names.indexOf(g)) : "var(--faint)");
     const tall = bars(c, ["down", "up"].map((way) => ({ title: way === "down" ? "down, to clients" : "up, to the server", bars: shown(D.bytes).map((m) => ({ name: m, parts: Object.entries(D.bytes[m][way]).map(([g, v]) => [g, v, tint(g)]) })) })), (v) => `${big(v)}B`);
-    return tall + legend(c, tall, names.map((g) => ({ label: g, block: true, colour: tint(g) })));
+    return tall + legend(c, tall, [...names.slice(0, many), ...(names.length > many ? [names.slice(many).join(", ")] : [])].map((g) => ({ label: g, block: true, colour: tint(g) })));
   },
   rows: () => [["method", "way", "group", "bytes"], ...shown(D.bytes).flatMap((m) => ["down", "up"].flatMap((way) => Object.entries(D.bytes[m][way]).map(([g, v]) => [m, way, g, v])))],
   alt: () => shown(D.bytes).map((m) => `${m}: ${["down", "up"].map((way) => `${big(Object.values(D.bytes[m][way]).reduce((a, b) => a + b, 0))}B ${way}`).join(", ")}`).join(". "),
@@ -587,11 +602,11 @@ figure("cost", "time", {
 
 const number = (text) => parseFloat(String(text).replace("−", "-").replace(",", ""));
 function table(header, rows, sorted) {
-  const body = h("tbody");
+  const body = h("tbody"), words = header.map((_, i) => !rows.some((row) => !isNaN(number(row[i].text ?? row[i]))) && rows.some((row) => String(row[i].text ?? row[i]).length > 3));
   const fill = (order) => body.replaceChildren(...order.map((row) => h("tr", {}, ...row.map((cell, i) =>
-    i ? h("td", { class: cell.lost ? "lost" : null, title: cell.lost ? "worse than alone" : null }, cell.text ?? cell) : h("th", { scope: "row" }, cell)))));
+    i ? h("td", { class: cell.lost ? "lost" : words[i] ? "words" : null, title: cell.lost ? "worse than alone" : null }, cell.text ?? cell) : h("th", { scope: "row" }, cell)))));
   const heads = header.map((name, i) => {
-    const head = h("th", { scope: "col" }, h("button", { type: "button" }, name));
+    const head = h("th", { scope: "col", class: words[i] ? "words" : null }, h("button", { type: "button" }, name));
     head.firstChild.onclick = () => {
       const down = head.getAttribute("aria-sort") === (i ? "descending" : "ascending");
       const sign = (i ? -1 : 1) * (down ? -1 : 1);

@@ -21,6 +21,7 @@ TITLES = {
     "held-out-pooled": "Held out: the server's model, new people pooled",
     "new-client": "New client: joined after training, own test data",
 }
+BESIDE = 4  # methods the best is compared with in words
 NAMED = 5  # clients that lost most, by name; the others are counted
 ALIKE = 1e-9  # scores that differ by no more are the same
 Given = tuple[Result, Mapping[str, Any], Sequence[Row]]  # a run, its run.json, and its summary
@@ -33,7 +34,8 @@ class Words:
     facts: list[str] = field(default_factory=list)  # in a few words each
     paragraphs: list[str] = field(default_factory=list)
     verdict: list[str] = field(default_factory=list)
-    gains: tuple[str, Grid] | None = None
+    grids: list[tuple[str, Grid]] = field(default_factory=list)  # with their titles
+    best: str | None = None  # the method with the best mean of the first view and metric
     local: dict[str, str | None] = field(default_factory=dict)  # method → the Local run it is compared with
 
 
@@ -46,14 +48,17 @@ def summary(runs: Sequence[Given]) -> Words:
         said.paragraphs.append("Nothing has been evaluated yet.")
         return said
     view, metric = scored[0][2][0].view, scored[0][2][0].metric
-    said.paragraphs.append(_best(scored, view, metric))
+    order = _ranked(scored, view, metric)
+    said.best = order[0] if order else None
+    said.paragraphs.append(_best(scored, order, view, metric))
+    if any(len(_by_seed(scored, method, view, metric)) > 1 for method in order):
+        said.grids.append(("Over seeds", _seeds(scored)))
     said.verdict = verdict([result for result, _, _ in scored])
     clients = _clients(scored, view, metric)
     against = {method: local for method, local in said.local.items() if local and {method, local} <= clients.keys()}
     if against:
-        said.gains = ("Against Local, client by client", _gains(clients, against, view, metric))
-        best = _ranked(scored, view, metric)
-        chosen = next((method for method in best if method in against), None)
+        said.grids.append(("Against Local, client by client", _gains(clients, against, view, metric)))
+        chosen = next((method for method in order if method in against), None)
         if chosen:
             said.paragraphs.append(_who_lost(clients, chosen, against[chosen], view, metric))
     said.paragraphs += _reservations(runs)
@@ -103,8 +108,7 @@ def _what_ran(runs: Sequence[Given]) -> str:
     return text
 
 
-def _best(runs: Sequence[Given], view: str, metric: str) -> str:
-    order = _ranked(runs, view, metric)
+def _best(runs: Sequence[Given], order: Sequence[str], view: str, metric: str) -> str:
     seeds = {method: _by_seed(runs, method, view, metric) for method in order}
     rows = [row for _, _, rows in runs for row in rows if (row.view, row.metric) == (view, metric)]
     when = _listed(sorted({f"round {row.round}" for row in rows}), 3)
@@ -115,10 +119,10 @@ def _best(runs: Sequence[Given], view: str, metric: str) -> str:
     if len(order) == 1:
         return f"{first} has a mean {view} {metric} of {score} over clients ({when})."
     extreme = "lowest" if metric in LOWER_IS_BETTER else "highest"
-    gaps = [f"{_gap(seeds[first], seeds[other], metric)} {_side(metric)} {other}" for other in order[1:4]]
+    gaps = [f"{_gap(seeds[first], seeds[other], metric)} {_side(metric)} {other}" for other in order[1 : 1 + BESIDE]]
     text = f"{first} has the {extreme} mean {view} {metric}, {score} over clients ({when}): {_joined(gaps)}."
-    if len(order) > 4:
-        text += f" {_count(len(order) - 4, 'more method')} in the table."
+    if len(order) > 1 + BESIDE:
+        text += f" {_count(len(order) - 1 - BESIDE, 'more method')} in the table."
     return text
 
 
@@ -190,6 +194,25 @@ def _gains(clients: Mapping[str, Mapping[str, float]], against: Mapping[str, str
         body,
         f"numbers of clients; {view} {metric}, a client's mean over seeds{unit}; above 0 is better than Local",
     )
+
+
+def _seeds(runs: Sequence[Given]) -> Grid:
+    columns = list(dict.fromkeys((row.view, row.metric) for _, _, rows in runs for row in rows))
+    body = []
+    for method in _names(result.method for result, _, _ in runs):
+        each = [_by_seed(runs, method, view, metric) for view, metric in columns]
+        cells = [_cell(of, metric) for of, (_, metric) in zip(each, columns, strict=True)]
+        body.append([method, str(max(map(len, each))), *cells])
+    header = ["method", "seeds", *(f"{view} {metric}" for view, metric in columns)]
+    return Grid(header, body, "mean ± standard deviation over seeds of the mean over clients, in % but for errors")
+
+
+def _cell(values: Sequence[float], metric: str) -> str:
+    scale, digits = (1, 2) if metric in LOWER_IS_BETTER else (100, 1)
+    if not values:
+        return "–"
+    mean = f"{scale * float(np.mean(values)):.{digits}f}"
+    return f"{mean}±{scale * float(np.std(values, ddof=1)):.{digits}f}" if len(values) > 1 else mean
 
 
 def _gain(mine: Mapping[str, float], alone: Mapping[str, float], metric: str) -> dict[str, float]:
