@@ -46,7 +46,9 @@ class Tab:
 
     def open(self, address, width=1200, height=900):
         self.errors.clear()
-        self.ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 500)
+        self.ask(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 500
+        )
         self.ask("Page.navigate", url=address)
         self.wait("document.documentElement?.dataset.ready === 'yes'")
 
@@ -78,7 +80,14 @@ class Tab:
 def a_tab(folder):
     from websockets.sync.client import connect
 
-    command = [chromium(), "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage"]
+    command = [
+        chromium(),
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--no-first-run",
+        "--disable-dev-shm-usage",
+    ]
     command += ["--remote-debugging-port=0", f"--user-data-dir={folder}", "about:blank"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:

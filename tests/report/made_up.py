@@ -23,7 +23,7 @@ def scores(rounds_and_values, metrics=("accuracy",), views=("personal",)):
     return [
         {
             "round": number,
-            "scores": {view: {"val": {}, "test": {metric: values for metric in metrics}} for view in views},
+            "scores": {view: {"val": {}, "test": dict.fromkeys(metrics, values)} for view in views},
         }
         for number, values in rounds_and_values
     ]
@@ -41,13 +41,19 @@ def write(folder, facts, **files):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def large(folder, clients=200, rounds=300, methods=("local", "fedapa")):
+def large(folder, clients=200, rounds=300, methods=("fedapa",)):
     """Scores that rise, with noise; who learns from whom in the last rounds."""
     names = [f"person-{i:03}-watch" for i in range(clients)]
     for number, method in enumerate(methods):
         values = stream("large", method).normal(0, 0.05, (rounds, clients))
         lines = [
-            (r + 1, {c: round(0.5 + 0.1 * number + 0.3 * r / rounds + float(v), 6) for c, v in zip(names, row, strict=True)})
+            (
+                r + 1,
+                {
+                    c: round(0.5 + 0.1 * number + 0.3 * r / rounds + float(v), 6)
+                    for c, v in zip(names, row, strict=True)
+                },
+            )
             for r, row in enumerate(values)
         ]
         seen = []

@@ -54,14 +54,12 @@ def watch(
     from fedsense.report.watch import Watched, is_loopback, serve
 
     watched = Watched(folder)
-    with serve(watched, host, port) as server:
-        if not is_loopback(host):
-            print(
-                "warning: whoever reaches this machine can see the page; nothing asks for a password", file=sys.stderr
-            )
-        shown = f"[{host}]" if ":" in host else host
-        print(f"{folder} is at http://{shown}:{server.server_address[1]}/ (Ctrl-C ends it)", flush=True)
-        try:
+    try:
+        with serve(watched, host, port) as server:
+            if not is_loopback(host):
+                print("warning: whoever reaches this machine can see the page; it asks for no password", file=sys.stderr)
+            shown = f"[{host}]" if ":" in host else host
+            print(f"{folder} is at http://{shown}:{server.server_address[1]}/ (Ctrl-C ends it)", flush=True)
             server.serve_forever(poll_interval=0.2)
-        except KeyboardInterrupt:
-            print("no longer served", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("no longer served", file=sys.stderr)

@@ -198,7 +198,7 @@ function download(name, type, text) {
 function plot(c, box, { x, y, xlabel, title, xfmt, yfmt, only, xticks, whole, bare }) {
   const [x0, x1] = within(x, c.zoom.x), [y0, y1] = only === "x" ? y : within(y, c.zoom.y);
   const X = (v) => box.x + ((v - x0) / (x1 - x0 || 1)) * box.w, Y = (v) => box.y + box.h - ((v - y0) / (y1 - y0 || 1)) * box.h;
-  if (title) c.svg.append(say(box.x, box.y - 10, cut(title, 0.92 * box.w, 12), { fill: "var(--ink)", "font-size": 12, "font-weight": 600 }));
+  if (title) c.svg.append(say(box.x, box.y - 10, cut(title, 0.92 * Math.min(box.w + 40, c.w - box.x), 12), { fill: "var(--ink)", "font-size": 12, "font-weight": 600 }));
   for (const v of yfmt ? ticks(y0, y1, box.h / 45) : []) {
     c.svg.append(s("line", { x1: box.x, x2: box.x + box.w, y1: Y(v), y2: Y(v), stroke: "var(--rule)" }), say(box.x - 6, Y(v) + 4, yfmt(v), { "text-anchor": "end" }));
   }
@@ -301,7 +301,7 @@ function bars(c, panels, fmt) {
 function grid(c, box, { rows, columns, value, shade, word, told, title, down, across }) {
   const span = (names, z) => range(names.length).slice(Math.floor(z[0] * names.length + 1e-6), Math.max(1, Math.ceil(z[1] * names.length - 1e-6)));
   const rs = span(rows, c.zoom.y), cs = span(columns, c.zoom.x), cw = box.w / cs.length, ch = box.h / rs.length;
-  if (title) c.svg.append(say(box.x, box.y - 10, cut(title, 0.92 * box.w, 12), { fill: "var(--ink)", "font-size": 12, "font-weight": 600 }));
+  if (title) c.svg.append(say(box.x, box.y - 10, cut(title, 0.92 * Math.min(box.w + 40, c.w - box.x), 12), { fill: "var(--ink)", "font-size": 12, "font-weight": 600 }));
   if (rs.length * cs.length > 1600) {
     const canvas = h("canvas", { width: cs.length, height: rs.length }), context = canvas.getContext("2d"), image = context.createImageData(cs.length, rs.length);
     rs.forEach((r, i) => cs.forEach((k, j) => {
@@ -321,10 +321,12 @@ function grid(c, box, { rows, columns, value, shade, word, told, title, down, ac
   }
   const every = (room, side) => Math.max(1, Math.ceil(room / side));
   const stepR = every(12, ch), lying = Math.max(...cs.map((k) => width(String(columns[k])))) < cw - 3, plainNumbers = typeof columns[0] === "number";
+  const easy = [1, 2, 5, 10, 20, 25, 50, 100, 200, 500, 1000].find((f) => f * cw > 36) || 1000;  // rounds that are easily read
+  const counted = plainNumbers && columns[columns.length - 1] - columns[0] === columns.length - 1;
   const stepC = plainNumbers ? every(40, cw) : lying ? 1 : every(13, cw);
   rs.forEach((r, i) => { if (i % stepR === 0) c.svg.append(say(box.x - 6, box.y + (i + 0.5) * ch + 4, cut(String(rows[r]), box.x - (box.edge || 0) - 8), { "text-anchor": "end" })); });
   cs.forEach((k, j) => {
-    if (j % stepC) return;
+    if (counted ? columns[k] % easy : j % stepC) return;
     const x = box.x + (j + 0.5) * cw, y = box.y + box.h + 14;
     c.svg.append(lying || plainNumbers ? say(x, y, String(columns[k]), { "text-anchor": "middle" }) :
       say(x + 4, y - 6, cut(String(columns[k]), 130), { "text-anchor": "end", transform: `rotate(-90 ${x + 4} ${y - 6})` }));
@@ -349,6 +351,7 @@ const edge = (c, names, share = 0.34) => Math.min(c.w * share, Math.max(...names
 
 const final = (method, view = now.view) => ((D.final[view] || {})[now.metric] || {})[method];
 const heat = (method) => ((D.heat[now.view] || {})[now.metric] || {})[method];
+const MOST_DOTS = 2000; // of a method
 const lost = (v) => v < -1e-9;
 function gains(method) {
   const mine = final(method), local = D.local[method] && final(D.local[method]);
@@ -383,8 +386,9 @@ figure("clients", "strip", {
       panel.methods.forEach((m, k) => {
         const middle = box.y + (k + 0.5) * row, values = panel.of(m);
         c.svg.append(say(box.x - 8, middle + 4, cut(m, left - 12), { "text-anchor": "end", fill: "var(--ink)" }));
+        const step = Math.ceil(values.length / MOST_DOTS);
         values.forEach((v, j) => {
-          if (!known(v)) return;
+          if (!known(v) || j % step) return;
           const bad = panel.zero && lost(v);
           p.g.append(mark(p.X(v), middle + (((j * 7) % 11) - 5) * 2, bad ? "down" : "circle", panel.zero ? (bad ? "var(--bad)" : "var(--good)") : look(m).colour, bad ? 3.6 : 3.2, { opacity: 0.65, "data-tip": `${who[j]}\n${m}: ${panel.fmt(v)}` }));
         });
@@ -394,9 +398,9 @@ figure("clients", "strip", {
     });
     return tall;
   },
-  rows: () => [["method", "client", now.metric, "gain over Local"], ...shown(D.final[now.view][now.metric]).flatMap((m) => final(m).map((v, i) => [m, D.people[now.view][i], v, (gains(m) || [])[i]]))],
+  rows: () => [["method", "client", now.metric, "gain over Local"], ...shown(D.final[now.view][now.metric]).flatMap((m) => { const gain = gains(m) || []; return final(m).map((v, i) => [m, D.people[now.view][i], v, gain[i]]); })],
   alt: () => shown(D.final[now.view][now.metric]).map((m) => `${m}: mean ${score(mean(final(m)))}` + (gains(m) ? `, ${gains(m).filter((v) => v > 1e-9).length} clients gain over Local and ${gains(m).filter(lost).length} lose` : "")).join(". "),
-  caption: () => "A dot is a client, mean over seeds; a bar is the mean of all. Triangles that point down are clients who would be better off alone.",
+  caption: () => `A dot is a client, mean over seeds; a bar is the mean of all. ${D.people[now.view].length > MOST_DOTS ? "Of so many clients some are drawn. " : ""}Triangles that point down are clients who would be better off alone.`,
 });
 
 figure("clients", "rounds-by-client", {
@@ -524,7 +528,7 @@ figure("together", "collaboration", {
     const g = D.collaboration.find((o) => o.method === own(this, "method")), n = g.who.length, table = range(n).map(() => Array(n).fill(null));
     for (const [i, j, w] of g.edges[own(this, "class")]) table[i][j] = w;
     const others = table.flatMap((row, i) => row.filter((w, j) => w !== null && i !== j));
-    const top = table.map((row, i) => row.map((w, j) => [w, j]).filter(([w, j]) => w && j !== i).sort((a, b) => b[0] - a[0]).slice(0, 3));
+    const top = table.map((row, i) => row.map((w, j) => [w, j]).filter(([w, j]) => w && j !== i).sort((a, b) => b[0] - a[0]).slice(0, n > 60 ? 1 : 3));
     return { g, n, table, top, low: Math.min(...others), high: Math.max(...others) };
   },
   draw(c) {
@@ -561,7 +565,7 @@ figure("together", "collaboration", {
   },
   rows() { const { g } = this.read(); return [["learner", "teacher", "class", "weight"], ...Object.entries(g.edges).flatMap(([name, of]) => of.map(([i, j, w]) => [g.who[i], g.who[j], name || "mean", w]))]; },
   alt() { const { g, top } = this.read(); return g.who.slice(0, 12).map((name, i) => `${name} learns most from ${top[i].length ? g.who[top[i][0][1]] : "nobody else"}`).join(", ") + (g.who.length > 12 ? ` and ${g.who.length - 12} more.` : "."); },
-  caption() { const { g } = this.read(); return `Weights of round ${g.round}, seed ${g.seed}. Left, arrows from each client's three strongest teachers to it, the thicker, the stronger; the grid has all (a row learns, and adds up to 1). What a client takes from itself has no arrow. Point at a client to see only its own.`; },
+  caption() { const { g } = this.read(); return `Weights of round ${g.round}, seed ${g.seed}. Arrows lead from each client's ${g.who.length > 60 ? "strongest teacher" : "three strongest teachers"} to it, the thicker, the stronger; the grid has all (a row learns, and adds up to 1). What a client takes from itself has no arrow. Point at a client to see only its own.`; },
 });
 
 const groupsOf = (way) => [...new Set(shown(D.bytes).flatMap((m) => Object.keys(D.bytes[m][way])))];
@@ -632,11 +636,12 @@ const MOST_ROWS = 1000;
 function clientTable() {
   const methods = shown((D.final[now.view] || {})[now.metric]), who = D.people[now.view] || [];
   if (!methods.length || who.length < 2) return "";
+  const gain = Object.fromEntries(methods.map((m) => [m, gains(m)])), of = Object.fromEntries(methods.map((m) => [m, final(m)]));
   const all = who.map((name, i) => {
     const about = D.about[name] || { traits: "", train: "–", test: "–" };
     return [name, about.traits, String(about.train), String(about.test), ...methods.map((m) => {
-      const bad = gains(m) && lost((gains(m) || [])[i]);
-      return { text: score(final(m)[i]) + (bad ? " ▾" : ""), lost: bad };
+      const bad = gain[m] && known(gain[m][i]) && lost(gain[m][i]);
+      return { text: score(of[m][i]) + (bad ? " ▾" : ""), lost: bad };
     })];
   });
   const traits = all.some((row) => row[1]), rows = (traits ? all : all.map((row) => [row[0], ...row.slice(2)])).slice(0, MOST_ROWS);
