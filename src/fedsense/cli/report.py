@@ -57,7 +57,9 @@ def watch(
     try:
         with serve(watched, host, port) as server:
             if not is_loopback(host):
-                print("warning: whoever reaches this machine can see the page; it asks for no password", file=sys.stderr)
+                print(
+                    "warning: whoever reaches this machine can see the page; it asks for no password", file=sys.stderr
+                )
             shown = f"[{host}]" if ":" in host else host
             print(f"{folder} is at http://{shown}:{server.server_address[1]}/ (Ctrl-C ends it)", flush=True)
             server.serve_forever(poll_interval=0.2)
