@@ -125,7 +125,7 @@ def _embedding(found: Document, engine: Engine, method: str) -> None:
         owners += [number] * len(rows)
     if len({part.shape[1] for part in points}) > 1:
         raise UserError("clients' features have different widths, and so no common space")
-    what, stars, star_labels, star_owners = _stars(engine.server, [data.id for data in chosen], points[0].shape[1])
+    what, stars, star_labels, star_owners = _stars(engine.server, [data.id for data in chosen], len(task.classes), points[0].shape[1])
     space = np.concatenate([*points, *stars])
     if len(space) < 5:
         raise UserError("there are fewer than five samples")
@@ -136,7 +136,7 @@ def _embedding(found: Document, engine: Engine, method: str) -> None:
         "label": labels,
         "client": owners,
         "what": what,
-        "space": "features" if anchors is None else "what adapters give (the common space)",
+        "space": "features" if anchors is None else "common space (what adapters give)",
         "proto_label": star_labels,
         "proto_client": star_owners,
         "planes": planes,
@@ -144,8 +144,13 @@ def _embedding(found: Document, engine: Engine, method: str) -> None:
     }
 
 
-def _stars(server: Bundle, clients: Sequence[str], width: int) -> tuple[str, list[Array], list[int], list[int]]:
-    """Prototypes on the server that lie in the clients' space, their classes and owners (-1: everyone's)."""
+def _stars(
+    server: Bundle, clients: Sequence[str], many: int, width: int
+) -> tuple[str, list[Array], list[int], list[int]]:
+    """Prototypes on the server that lie in the clients' space, their classes and owners (-1: everyone's).
+
+    None where anchors are not of classes (FLIC's meta-classes), or prototypes of another space (FedAli's).
+    """
     found: list[Array] = []
     classes: list[int] = []
     owners: list[int] = []
@@ -157,7 +162,7 @@ def _stars(server: Bundle, clients: Sequence[str], width: int) -> tuple[str, lis
             owners.append(owner)
 
     anchors, proto = server.get("anchors", {}).get("anchors.mean"), server.get("proto", {})
-    if anchors is not None:
+    if anchors is not None and len(anchors) == many:
         add({"mean": anchors, "count": torch.ones(len(anchors))})
     elif "row" in server and "count" in server.get("table", {}):
         for number, client in enumerate(clients):

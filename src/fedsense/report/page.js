@@ -114,7 +114,7 @@ function paint(f) {
   f.node.hidden = !have;
   if (!have) return;
   menus(f);
-  const c = { f, w: Math.max(260, Math.round(f.canvas.clientWidth || 700)), plots: [], hover: [], zoom: f.zoom };
+  const c = { f, w: now.printing ? 1000 : Math.max(260, Math.round(f.canvas.clientWidth || 700)), plots: [], hover: [], zoom: f.zoom };
   c.svg = s("svg", { role: "img", xmlns: "http://www.w3.org/2000/svg", "font-family": "system-ui, sans-serif" });
   const tall = Math.ceil(f.draw(c)), alt = f.alt();
   c.svg.setAttribute("viewBox", `0 0 ${c.w} ${tall}`);
@@ -198,7 +198,7 @@ function download(name, type, text) {
 function plot(c, box, { x, y, xlabel, title, xfmt, yfmt, only, xticks, whole, bare }) {
   const [x0, x1] = within(x, c.zoom.x), [y0, y1] = only === "x" ? y : within(y, c.zoom.y);
   const X = (v) => box.x + ((v - x0) / (x1 - x0 || 1)) * box.w, Y = (v) => box.y + box.h - ((v - y0) / (y1 - y0 || 1)) * box.h;
-  if (title) c.svg.append(say(box.x, box.y - 10, cut(title, 0.92 * Math.min(box.w + 40, c.w - box.x), 12), { fill: "var(--ink)", "font-size": 12, "font-weight": 600 }));
+  if (title) c.svg.append(say(box.x, box.y - 10, cut(title, 0.9 * Math.min(box.w + 40, c.w - box.x), 12), { fill: "var(--ink)", "font-size": 12, "font-weight": 600 }));
   for (const v of yfmt ? ticks(y0, y1, box.h / 45) : []) {
     c.svg.append(s("line", { x1: box.x, x2: box.x + box.w, y1: Y(v), y2: Y(v), stroke: "var(--rule)" }), say(box.x - 6, Y(v) + 4, yfmt(v), { "text-anchor": "end" }));
   }
@@ -301,7 +301,7 @@ function bars(c, panels, fmt) {
 function grid(c, box, { rows, columns, value, shade, word, told, title, down, across }) {
   const span = (names, z) => range(names.length).slice(Math.floor(z[0] * names.length + 1e-6), Math.max(1, Math.ceil(z[1] * names.length - 1e-6)));
   const rs = span(rows, c.zoom.y), cs = span(columns, c.zoom.x), cw = box.w / cs.length, ch = box.h / rs.length;
-  if (title) c.svg.append(say(box.x, box.y - 10, cut(title, 0.92 * Math.min(box.w + 40, c.w - box.x), 12), { fill: "var(--ink)", "font-size": 12, "font-weight": 600 }));
+  if (title) c.svg.append(say(box.x, box.y - 10, cut(title, 0.9 * Math.min(box.w + 40, c.w - box.x), 12), { fill: "var(--ink)", "font-size": 12, "font-weight": 600 }));
   if (rs.length * cs.length > 1600) {
     const canvas = h("canvas", { width: cs.length, height: rs.length }), context = canvas.getContext("2d"), image = context.createImageData(cs.length, rs.length);
     rs.forEach((r, i) => cs.forEach((k, j) => {
@@ -377,7 +377,7 @@ figure("clients", "strip", {
     const methods = shown(D.final[now.view][now.metric]), rivals = methods.filter(gains), who = D.people[now.view];
     const panels = [{ title: `${now.view} ${now.metric}`, methods, of: final, fmt: score }];
     if (rivals.length) panels.push({ title: "gain over Local", methods: rivals, of: gains, fmt: points, zero: true });
-    const left = edge(c, methods, 0.3), row = 34, [places, tall] = boxes(c, panels.length, { tall: methods.length * row, left, right: 24, least: 420 });
+    const left = edge(c, methods, 0.3), row = 34, [places, tall] = boxes(c, panels.length, { tall: methods.length * row, left, right: 24, bottom: 26, least: 420 });
     panels.forEach((panel, i) => {
       const box = { ...places[i], h: panel.methods.length * row }, all = panel.methods.flatMap((m) => panel.of(m)).concat(panel.zero ? [0] : []);
       const f = (v) => (lowerIsBetter() ? v.toFixed(2) : (panel.zero && v > 0 ? "+" : "") + Math.round(1000 * v) / 10);
@@ -708,8 +708,8 @@ dark.onchange = () => { theme(); figures.forEach(paint); };
 for (const id of ["view", "metric"]) $(id).onchange = (event) => { now[id] = event.target.value; render(); };
 let wide = 0;
 new ResizeObserver(() => { if (wide && wide !== document.body.clientWidth) figures.forEach(paint); wide = document.body.clientWidth; }).observe(document.body);
-addEventListener("beforeprint", () => { theme("light"); figures.forEach(paint); });
-addEventListener("afterprint", () => { theme(); figures.forEach(paint); });
+addEventListener("beforeprint", () => { now.printing = true; theme("light"); figures.forEach(paint); });
+addEventListener("afterprint", () => { now.printing = false; theme(); figures.forEach(paint); });
 theme();
 render();
 root.dataset.ready = "yes";
