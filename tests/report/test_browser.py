@@ -13,6 +13,7 @@ import pytest
 from browser import a_tab
 
 from fedsense.experiment import find_runs
+from fedsense.recipe import make_recipe
 from fedsense.report.gather import document, light_lines
 from fedsense.report.page import page
 from fedsense.report.watch import Watched, serve
@@ -201,7 +202,8 @@ def served(tmp_path):
     """An experiment of which nothing has been evaluated yet, watched."""
     folder = tmp_path / "going"
     folder.mkdir()
-    (folder / "recipe.json").write_text(json.dumps({"name": "going", "rounds": 3}))
+    recipe = {"name": "going", "rounds": 3, "data": "synthetic-imu", "model": "flic-mlp", "method": ["fedapa", "local"]}
+    (folder / "recipe.json").write_text(make_recipe(recipe).model_dump_json())
     watched = Watched(folder)
     with serve(watched, "127.0.0.1", 0) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
@@ -213,13 +215,13 @@ def served(tmp_path):
 
 def test_a_watched_run_is_redrawn_without_loading_again(tab, served):
     folder, port = served
-    (folder / "recipe.json").unlink()  # not of the shape of a recipe
     tab.open(f"http://127.0.0.1:{port}/")
     assert "No run has begun yet." in tab.js("document.querySelector('#words').textContent")
+    assert tab.js("document.querySelector('#facts').textContent").endswith("2 of 2 runs unfinished")
     tab.js("globalThis.still = true")
     small(folder, done=1)
-    tab.wait("document.querySelectorAll('progress').length === 2")
-    assert tab.js("document.querySelector('progress').value") == 1
+    tab.wait("document.querySelector('progress').value === 1")
+    assert tab.js("document.querySelectorAll('progress').length") == 2
     small(folder, done=3)
     tab.wait("document.querySelector('progress').value === 3")
     assert tab.js("document.querySelector('#facts').textContent").endswith("all runs are done")
@@ -229,7 +231,6 @@ def test_a_watched_run_is_redrawn_without_loading_again(tab, served):
 
 def test_only_the_page_and_its_data_are_served(served):
     folder, port = served
-    (folder / "recipe.json").unlink()
     small(folder)
 
     def ask(path, method="GET", host=None):

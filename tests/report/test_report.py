@@ -187,6 +187,9 @@ def test_the_report_has_what_needs_models_and_recordings(ran, here):
         for points in one["planes"].values():
             assert len(points) == len(one["label"]) + len(one["proto_label"])
     assert found["collaboration"][0]["method"] == "fedapa"
+    assert found["drift"]["protohar"]["prototypes"]["round"] == [2], "in the first round there were none before"
+    assert sorted(found["drift"]["fedapa"]) == ["clients' prototypes", "mean prototypes"]
+    assert found["left_out"] == []
 
 
 def test_without_its_recordings_a_report_says_so(ran, here, tmp_path, monkeypatch):

@@ -125,7 +125,9 @@ def _embedding(found: Document, engine: Engine, method: str) -> None:
         owners += [number] * len(rows)
     if len({part.shape[1] for part in points}) > 1:
         raise UserError("clients' features have different widths, and so no common space")
-    what, stars, star_labels, star_owners = _stars(engine.server, [data.id for data in chosen], len(task.classes), points[0].shape[1])
+    what, stars, star_labels, star_owners = _stars(
+        engine.server, [data.id for data in chosen], len(task.classes), points[0].shape[1]
+    )
     space = np.concatenate([*points, *stars])
     if len(space) < 5:
         raise UserError("there are fewer than five samples")

@@ -25,6 +25,8 @@ Matrix = NDArray[np.float64]  # client, evaluated round
 Document = dict[str, Any]
 MOST_CELLS = 1_200_000  # of all heat maps together: 3.2 MB; beyond, rounds are left out
 MANY = 65_534  # levels of a cell; one more says that it is empty
+# Groups of prototypes in words
+GROUPS = {"proto": "prototypes", "table": "clients' prototypes", "padding": "mean prototypes"}
 LONG_FILE = 20_000_000  # bytes; of longer observations only the last line is read
 
 
@@ -228,7 +230,8 @@ def _observed(runs: Sequence[Run]) -> Document:
         if rounds := sorted(set.intersection(*(set(of) for of in moved))):
             layers = [layer for layer in moved[0][rounds[-1]] if all(layer in of[r] for of in moved for r in rounds)]
             drift[method] = {
-                layer: _over_seeds(rounds, [[of[r][layer] for r in rounds] for of in moved]) for layer in layers
+                GROUPS.get(layer, layer): _over_seeds(rounds, [[of[r][layer] for r in rounds] for of in moved])
+                for layer in layers
             }
     return {"collaboration": graphs, "groups": groups, "drift": {method: of for method, of in drift.items() if of}}
 
@@ -278,7 +281,9 @@ def _say_what_is_missing(found: Document) -> None:
     if not found["collaboration"]:
         left.append(["Who learns from whom", "only fedapa and fedamp record it"])
     if not found["drift"]:
-        left.append(["How far prototypes moved", "only fedali records it"])
+        left.append(
+            ["How far prototypes moved", "no method here has prototypes, or the runs are too old to have recorded it"]
+        )
 
 
 def _by_method(runs: Iterable[Run]) -> dict[str, list[Run]]:

@@ -29,7 +29,7 @@ const dash = (i) => ["", "7 3", "2 3", "9 3 2 3"][Math.floor(i / 8) % 4];
 const look = (method) => ({ colour: colour(D.methods.indexOf(method)), dash: dash(D.methods.indexOf(method)) });
 const shown = (methods) => D.methods.filter((m) => !now.hidden.has(m) && methods && m in methods);
 const pen = document.createElement("canvas").getContext("2d");
-function width(text, size = 11) {
+function width(text, size = 11) {  // size: pixels, or weight and pixels
   pen.font = `${size}px system-ui, sans-serif`;
   return pen.measureText(text).width;
 }
@@ -198,7 +198,7 @@ function download(name, type, text) {
 function plot(c, box, { x, y, xlabel, title, xfmt, yfmt, only, xticks, whole, bare }) {
   const [x0, x1] = within(x, c.zoom.x), [y0, y1] = only === "x" ? y : within(y, c.zoom.y);
   const X = (v) => box.x + ((v - x0) / (x1 - x0 || 1)) * box.w, Y = (v) => box.y + box.h - ((v - y0) / (y1 - y0 || 1)) * box.h;
-  if (title) c.svg.append(say(box.x, box.y - 10, cut(title, 0.9 * Math.min(box.w + 40, c.w - box.x), 12), { fill: "var(--ink)", "font-size": 12, "font-weight": 600 }));
+  if (title) c.svg.append(say(box.x, box.y - 10, cut(title, Math.min(box.w + 36, c.w - box.x - 2), "600 12"), { fill: "var(--ink)", "font-size": 12, "font-weight": 600 }));
   for (const v of yfmt ? ticks(y0, y1, box.h / 45) : []) {
     c.svg.append(s("line", { x1: box.x, x2: box.x + box.w, y1: Y(v), y2: Y(v), stroke: "var(--rule)" }), say(box.x - 6, Y(v) + 4, yfmt(v), { "text-anchor": "end" }));
   }
@@ -301,7 +301,7 @@ function bars(c, panels, fmt) {
 function grid(c, box, { rows, columns, value, shade, word, told, title, down, across }) {
   const span = (names, z) => range(names.length).slice(Math.floor(z[0] * names.length + 1e-6), Math.max(1, Math.ceil(z[1] * names.length - 1e-6)));
   const rs = span(rows, c.zoom.y), cs = span(columns, c.zoom.x), cw = box.w / cs.length, ch = box.h / rs.length;
-  if (title) c.svg.append(say(box.x, box.y - 10, cut(title, 0.9 * Math.min(box.w + 40, c.w - box.x), 12), { fill: "var(--ink)", "font-size": 12, "font-weight": 600 }));
+  if (title) c.svg.append(say(box.x, box.y - 10, cut(title, Math.min(box.w + 36, c.w - box.x - 2), "600 12"), { fill: "var(--ink)", "font-size": 12, "font-weight": 600 }));
   if (rs.length * cs.length > 1600) {
     const canvas = h("canvas", { width: cs.length, height: rs.length }), context = canvas.getContext("2d"), image = context.createImageData(cs.length, rs.length);
     rs.forEach((r, i) => cs.forEach((k, j) => {
@@ -516,7 +516,7 @@ figure("space", "drift", {
   draw: (c) => lines(c, driftPanels(), { fmt: (v) => v.toPrecision(2) }),
   rows: () => lineRows(driftPanels()),
   alt: () => driftPanels().map((p) => `${p.title}: ${p.series.map((one) => `${one.name} from ${one.mean[0].toPrecision(2)} to ${one.mean[one.mean.length - 1].toPrecision(2)}`).join(", ")}`).join(". "),
-  caption: () => "Mean distance by which the global prototypes of each layer moved in a round.",
+  caption: () => "Mean distance by which prototypes on the server moved in a round; of FedAli, those of each layer.",
 });
 
 figure("together", "collaboration", {

@@ -15,7 +15,8 @@ from urllib.parse import parse_qs, urlsplit
 from fedsense.engine.folder import RUN_FILE, digest_of, read_json
 from fedsense.engine.record import whole_lines
 from fedsense.errors import UserError
-from fedsense.experiment import RECIPE_FILE, find_runs
+from fedsense.experiment import RECIPE_FILE, find_runs, run_name
+from fedsense.recipe import make_recipe
 from fedsense.report.gather import LONG_FILE, Document, document
 from fedsense.report.page import page
 from fedsense.result import Result
@@ -69,6 +70,7 @@ class Watched:
                 found["left_out"].append(
                     ["Confusion matrices, class × client, embeddings", f"afterwards: fedsense report {self.folder}"]
                 )
+                found["progress"] += self._to_come()
                 self._stamp, self._found = stamp, found | {"stamp": stamp}
             return self._found
 
@@ -78,6 +80,19 @@ class Watched:
 
     def _runs(self) -> list[Path]:
         return find_runs(self.folder) if self._has_runs(self.folder) else []
+
+    def _to_come(self) -> list[Document]:
+        """Runs of the recipe that have not begun."""
+        if not (self.folder / RECIPE_FILE).is_file():
+            return []
+        recipe = make_recipe(read_json(self.folder / RECIPE_FILE))
+        begun = {run.name for run in self._runs()}
+        planned = [(label, seed) for seed in recipe.seeds for label in recipe.methods()]
+        return [
+            {"method": label, "seed": seed, "done": 0, "rounds": recipe.rounds}
+            for label, seed in planned
+            if run_name(label, seed) not in begun
+        ]
 
     def _now(self) -> str:
         files = [path for run in self._runs() for path in sorted(run.glob("*.json*")) if path.suffix != ".partial"]
