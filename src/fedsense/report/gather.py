@@ -215,7 +215,8 @@ def _time(runs: Sequence[Run]) -> Document:
 
 def _observed(runs: Sequence[Run]) -> Document:
     """What methods say of themselves: who learns from whom, groups, how far prototypes moved."""
-    graphs, groups, drift = [], [], {}
+    graphs, groups = [], []
+    drift: Document = {}
     for method, same in _by_method(runs).items():
         last = next((run.result.observations[-1] for run in same if run.result.observations), {})
         about = {"method": method, "seed": same[0].result.seed, "round": last.get("round")}
@@ -227,13 +228,13 @@ def _observed(runs: Sequence[Run]) -> Document:
             {line["round"]: line["prototypes moved"] for line in run.result.observations if "prototypes moved" in line}
             for run in same
         ]
-        if rounds := sorted(set.intersection(*(set(of) for of in moved))):
-            layers = [layer for layer in moved[0][rounds[-1]] if all(layer in of[r] for of in moved for r in rounds)]
-            drift[method] = {
-                GROUPS.get(layer, layer): _over_seeds(rounds, [[of[r][layer] for r in rounds] for of in moved])
-                for layer in layers
-            }
-    return {"collaboration": graphs, "groups": groups, "drift": {method: of for method, of in drift.items() if of}}
+        for layer in dict.fromkeys(layer for of in moved for layers in of.values() for layer in layers):
+            known = [{r for r, layers in of.items() if layer in layers} for of in moved]
+            rounds = sorted(set.intersection(*known))
+            band = _over_seeds(rounds, [[of[r][layer] for r in rounds] for of in moved])
+            if rounds:
+                drift.setdefault(method, {})[GROUPS.get(layer, layer)] = band
+    return {"collaboration": graphs, "groups": groups, "drift": drift}
 
 
 def _graph(weights: Mapping[str, Any], about: Mapping[str, Any]) -> Document:
