@@ -75,6 +75,18 @@ def test_of_errors_less_is_better(tmp_path):
     assert "One seed only" in said
 
 
+def test_scores_on_different_data_are_not_compared(two):
+    lines = made_up.scores([(2, dict.fromkeys(NAMES, 1.0))])
+    facts = made_up.about("fedz", 0, NAMES, 2) | {"federation": "easy"}
+    made_up.write(two / "fedz-seed0", facts, scores=lines, ledger=made_up.ledger(NAMES, 2))
+    found = document("two", results(two))
+    said = found["summary"]
+    assert found["local"] == {"fedx": "local", "fedz": None}
+    assert any(text.startswith("On made-up, fedx has the highest mean personal accuracy, 66.7 %") for text in said)
+    assert any(text.startswith("On easy, fedz has a mean personal accuracy of 100.0 %") for text in said)
+    assert "not to be compared" in said[0]
+
+
 def test_an_unfinished_run_says_so_and_one_without_scores_is_no_failure(two):
     made_up.write(two / "fedy-seed0", made_up.about("fedy", 0, NAMES, 9), scores=[], ledger=made_up.ledger(NAMES, 1))
     found = document("two", results(two))

@@ -522,7 +522,7 @@ figure("space", "drift", {
 figure("together", "collaboration", {
   title: "Who learns from whom",
   choices: [{ key: "method", label: "method", options: () => D.collaboration.map((g) => [g.method, g.method]) },
-    { key: "class", label: "class", options: () => { const g = D.collaboration.find((o) => o.method === now.own["collaboration-method"]) || D.collaboration[0]; return Object.keys(g ? g.edges : {}).map((name) => [name, name || (Object.keys(g.edges).length > 1 ? "mean over classes" : "all")]); } }],
+    { key: "class", label: "class", first: () => "", options: () => { const g = D.collaboration.find((o) => o.method === now.own["collaboration-method"]) || D.collaboration[0]; return Object.keys(g ? g.edges : {}).sort((a, b) => Boolean(a) - Boolean(b)).map((name) => [name, name || (Object.keys(g.edges).length > 1 ? "mean over classes" : "all")]); } }],
   have: () => D.collaboration.length > 0,
   read() {
     const g = D.collaboration.find((o) => o.method === own(this, "method")), n = g.who.length, table = range(n).map(() => Array(n).fill(null));

@@ -47,22 +47,30 @@ def summary(runs: Sequence[Given]) -> Words:
     if not scored:
         said.paragraphs.append("Nothing has been evaluated yet.")
         return said
-    view, metric = scored[0][2][0].view, scored[0][2][0].metric
-    order = _ranked(scored, view, metric)
-    said.best = order[0] if order else None
-    said.paragraphs.append(_best(scored, order, view, metric))
-    if any(len(_by_seed(scored, method, view, metric)) > 1 for method in order):
-        said.grids.append(("Over seeds", _seeds(scored)))
     said.verdict = verdict([result for result, _, _ in scored])
-    clients = _clients(scored, view, metric)
+    if len(scored) > len({result.method for result, _, _ in scored}):
+        said.grids.append(("Over seeds", _seeds(scored)))
+    data = _names(about.get("federation", "") for _, about, _ in scored)
+    for name in data or [""]:  # scores on different data are not to be compared
+        same = [run for run in scored if run[1].get("federation", "") == name]
+        _speak(said, same, f"On {name}, " if len(data) > 1 else "")
+    said.paragraphs += _reservations(runs)
+    return said
+
+
+def _speak(said: Words, runs: Sequence[Given], where: str) -> None:
+    """What came out of runs on the same data, by the first view and metric."""
+    view, metric = runs[0][2][0].view, runs[0][2][0].metric
+    order, clients = _ranked(runs, view, metric), _clients(runs, view, metric)
+    said.best = said.best or (order[0] if order else None)
+    said.paragraphs.append(where + _best(runs, order, view, metric))
     against = {method: local for method, local in said.local.items() if local and {method, local} <= clients.keys()}
     if against:
-        said.grids.append(("Against Local, client by client", _gains(clients, against, view, metric)))
+        title = f"{where}against Local, client by client" if where else "Against Local, client by client"
+        said.grids.append((title, _gains(clients, against, view, metric)))
         chosen = next((method for method in order if method in against), None)
         if chosen:
             said.paragraphs.append(_who_lost(clients, chosen, against[chosen], view, metric))
-    said.paragraphs += _reservations(runs)
-    return said
 
 
 def verdict(results: Sequence[Result]) -> list[str]:
@@ -153,17 +161,18 @@ def _reservations(runs: Sequence[Given]) -> list[str]:
 
 
 def _references(runs: Sequence[Given]) -> dict[str, str | None]:
-    """Of each method the Local run beside it in its experiment; or, if there is only one in all, that."""
-    locals_ = {
-        r.method: r.folder.parent if r.folder else None for r, about, _ in runs if about.get("method") == "local"
-    }
+    """Of each method the Local run on the same data beside it in its experiment; or, if there is only one, that."""
+    alone = [(result, about) for result, about, _ in runs if about.get("method") == "local"]
+    labels = {result.method for result, _ in alone}
     found: dict[str, str | None] = {}
-    for result, _, _ in runs:
-        if result.method in locals_:
-            continue
-        beside = [name for name, where in locals_.items() if result.folder and where == result.folder.parent]
-        single = next(iter(locals_)) if len(locals_) == 1 else None
-        found[result.method] = found.get(result.method) or (beside[0] if beside else single)
+    for result, about, _ in runs:
+        same = [one for one, of in alone if of.get("federation") == about.get("federation")]
+        beside = [
+            one.method for one in same if one.folder and result.folder and one.folder.parent == result.folder.parent
+        ]
+        choices = beside or list(dict.fromkeys(one.method for one in same))
+        if result.method not in labels:
+            found[result.method] = found.get(result.method) or (choices[0] if beside or len(choices) == 1 else None)
     return found
 
 
