@@ -461,8 +461,8 @@ figure("classes", "confusion", {
     const beside = c.w > 700, half = beside ? c.w / 2 : c.w, stops = blues();
     let top = 0, tall = 0;
     this.two().forEach((method, i) => {
-      const { classes, cells } = D.confusion[method], edgeAt = beside ? i * half : 0, left = Math.min(edge(c, classes), half * 0.34) + 10, side = Math.min(half - left - 16, Math.max(240, classes.length * 46));
-      const box = { x: edgeAt + left, y: top + 44, w: side, h: Math.min(side, Math.max(160, classes.length * 30)), edge: edgeAt };
+      const { classes, cells } = D.confusion[method], edgeAt = beside ? i * half : 0, left = Math.min(edge(c, classes), half * 0.34) + 10, side = Math.min(half - left - 16, Math.max(300, classes.length * 50));
+      const box = { x: edgeAt + left, y: top + 44, w: side, h: Math.min(side, Math.max(200, classes.length * 32)), edge: edgeAt };
       const sums = cells.map((row) => row.reduce((a, b) => a + b, 0)), share = (r, k) => cells[r][k] / (sums[r] || 1);
       const below = grid(c, box, { title: method, rows: classes, columns: classes, value: (r, k) => (cells[r][k] ? share(r, k) : null), shade: (v) => along(stops, v), word: (_, r, k) => String(cells[r][k]), down: "true", across: "predicted",
         told: (r, k) => `${classes[r]} taken for ${classes[k]}\n${cells[r][k]} of ${sums[r]}` + (sums[r] ? ` (${(100 * share(r, k)).toFixed(1)} %)` : "") });
