@@ -222,10 +222,12 @@ def test_a_watched_run_is_redrawn_without_loading_again(tab, served):
     small(folder, done=1)
     tab.wait("document.querySelector('progress').value === 1")
     assert tab.js("document.querySelectorAll('progress').length") == 2
+    tab.js("[...document.querySelectorAll('#clients thead button')].find(b => b.textContent === 'fedapa').click()")
     small(folder, done=3)
     tab.wait("document.querySelector('progress').value === 3")
     assert tab.js("document.querySelector('#facts').textContent").endswith("all runs are done")
     assert tab.js("globalThis.still") is True
+    assert tab.js(FIRST_COLUMN) == ["ann", "cyd", "dan", "bob"], "still sorted"
     assert tab.errors == []
 
 

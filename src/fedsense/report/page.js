@@ -1,7 +1,7 @@
 "use strict";
 // Draws the page from the data in it: tables, and figures as SVG. `D` is the data, `now` what the reader has chosen.
 let D = JSON.parse(document.getElementById("data").textContent);
-const now = { view: "", metric: "", hidden: new Set(), own: {} };
+const now = { view: "", metric: "", hidden: new Set(), own: {}, sorted: {} };
 const $ = (id) => document.getElementById(id);
 const root = document.documentElement;
 
@@ -605,32 +605,35 @@ figure("cost", "time", {
 // ---------------------------------------------------------------- tables
 
 const number = (text) => parseFloat(String(text).replace("−", "-").replace(",", ""));
-function table(header, rows, sorted) {
-  const body = h("tbody"), words = header.map((_, i) => !rows.some((row) => !isNaN(number(row[i].text ?? row[i]))) && rows.some((row) => String(row[i].text ?? row[i]).length > 3));
+/** A table whose heads sort it; how it was sorted is remembered by its title, so that news do not undo it. */
+function table(title, header, rows) {
+  const text = (row, i) => String(row[i].text ?? row[i]), numeric = (i) => i > 0 && rows.some((row) => !isNaN(number(text(row, i))));
+  const body = h("tbody"), words = header.map((_, i) => !numeric(i) && rows.some((row) => text(row, i).length > 3));
   const fill = (order) => body.replaceChildren(...order.map((row) => h("tr", {}, ...row.map((cell, i) =>
-    i ? h("td", { class: cell.lost ? "lost" : words[i] ? "words" : null, title: cell.lost ? "worse than alone" : null }, cell.text ?? cell) : h("th", { scope: "row" }, cell)))));
+    i ? h("td", { class: cell.lost ? "lost" : words[i] ? "words" : null, title: cell.lost ? "worse than alone" : null }, text(row, i)) : h("th", { scope: "row" }, cell)))));
   const heads = header.map((name, i) => {
     const head = h("th", { scope: "col", class: words[i] ? "words" : null }, h("button", { type: "button" }, name));
     head.firstChild.onclick = () => {
-      const down = head.getAttribute("aria-sort") === (i ? "descending" : "ascending");
-      const sign = (i ? -1 : 1) * (down ? -1 : 1);
-      heads.forEach((other) => other.removeAttribute("aria-sort"));
-      head.setAttribute("aria-sort", sign > 0 ? "ascending" : "descending");
-      const key = (row) => row[i].text ?? row[i], numeric = rows.some((row) => !isNaN(number(key(row)))) && i > 0;
-      const rank = (row) => (isNaN(number(key(row))) ? -Infinity * sign : number(key(row)));
-      sorted?.(i, sign);
-      fill([...rows].sort((a, b) => (numeric ? sign * (rank(a) - rank(b)) || 0 : sign * String(key(a)).localeCompare(String(key(b)), undefined, { numeric: true }))));
+      const [before, sign] = now.sorted[title] || [];
+      now.sorted[title] = [i, before === i ? -sign : i ? -1 : 1]; // numbers from the highest, names from A
+      sort();
     };
     return head;
   });
+  const sort = () => {
+    const [i, sign] = now.sorted[title], rank = (row) => (isNaN(number(text(row, i))) ? -Infinity * sign : number(text(row, i)));
+    heads.forEach((head, k) => (k === i ? head.setAttribute("aria-sort", sign > 0 ? "ascending" : "descending") : head.removeAttribute("aria-sort")));
+    fill([...rows].sort((a, b) => sign * (numeric(i) ? rank(a) - rank(b) || 0 : text(a, i).localeCompare(text(b, i), undefined, { numeric: true }))));
+  };
   fill(rows);
-  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Table" }, h("table", {}, h("thead", {}, h("tr", {}, ...heads)), body));
+  if (now.sorted[title] && now.sorted[title][0] < header.length) sort();
+  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": title }, h("table", {}, h("thead", {}, h("tr", {}, ...heads)), body));
 }
 const plain = (rows) => rows.map((row) => row.map((cell) => cell.text ?? cell));
 function tableCard(title, header, rows, caption) {
   const save = h("button", { type: "button", "aria-label": `${title}: download numbers` }, "CSV");
   save.onclick = () => download(`${title.toLowerCase().replace(/\W+/g, "-")}.csv`, "text/csv", csv([header, ...plain(rows)]));
-  return h("div", { class: "card" }, h("div", { class: "head" }, h("h3", {}, title), h("span", { class: "tools" }, save)), table(header, rows), h("p", { class: "note" }, caption));
+  return h("div", { class: "card" }, h("div", { class: "head" }, h("h3", {}, title), h("span", { class: "tools" }, save)), table(title, header, rows), h("p", { class: "note" }, caption));
 }
 const MOST_ROWS = 1000;
 function clientTable() {
