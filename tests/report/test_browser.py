@@ -121,6 +121,16 @@ def test_tables_sort_by_click_and_by_key(tab, report):
     assert tab.errors == []
 
 
+def test_what_is_not_known_is_last_either_way(tab, report):
+    tab.open(report)
+    said = tab.js(
+        "(() => { const t = table('t', ['who', 'how'], [['p', '–'], ['q', '2.0±1'], ['r', '−10'], ['s', '10']]); "
+        "const click = () => { t.querySelectorAll('button')[1].click(); "
+        "return [...t.querySelectorAll('tbody th')].map(cell => cell.textContent).join(''); }; return [click(), click()]; })()"
+    )
+    assert said == ["sqrp", "rqsp"]
+
+
 def test_figures_are_saved_as_pictures_and_numbers(tab, report):
     tab.open(report)
     text = tab.js("picture(figures.find(f => f.id === 'convergence'))")

@@ -621,7 +621,7 @@ function table(title, header, rows) {
     return head;
   });
   const sort = () => {
-    const [i, sign] = now.sorted[title], rank = (row) => (isNaN(number(text(row, i))) ? -Infinity * sign : number(text(row, i)));
+    const [i, sign] = now.sorted[title], rank = (row) => (isNaN(number(text(row, i))) ? Infinity * sign : number(text(row, i)));
     heads.forEach((head, k) => (k === i ? head.setAttribute("aria-sort", sign > 0 ? "ascending" : "descending") : head.removeAttribute("aria-sort")));
     fill([...rows].sort((a, b) => sign * (numeric(i) ? rank(a) - rank(b) || 0 : text(a, i).localeCompare(text(b, i), undefined, { numeric: true }))));
   };
