@@ -126,7 +126,8 @@ def test_what_is_not_known_is_last_either_way(tab, report):
     said = tab.js(
         "(() => { const t = table('t', ['who', 'how'], [['p', '–'], ['q', '2.0±1'], ['r', '−10'], ['s', '10']]); "
         "const click = () => { t.querySelectorAll('button')[1].click(); "
-        "return [...t.querySelectorAll('tbody th')].map(cell => cell.textContent).join(''); }; return [click(), click()]; })()"
+        "return [...t.querySelectorAll('tbody th')].map(cell => cell.textContent).join(''); }; "
+        "return [click(), click()]; })()"
     )
     assert said == ["sqrp", "rqsp"]
 

@@ -292,8 +292,8 @@ class Engine:
             with self._explained(round, "observe"):
                 moved = prototypes_moved(before, self.server)
                 seen = ({"prototypes moved": moved} if moved else {}) | self.method.observe(self.server)
-            if seen:
-                self.record.add("observations", {"round": round, **seen})
+                if seen:
+                    self.record.add("observations", {"round": round, **seen})
         self.round, self._between_rounds = round, True
         self._save(always=round == self.settings.rounds or self.place is not None)
 
