@@ -130,8 +130,8 @@ def _engines(
     return built
 
 
-def reopen(folder: Path) -> Engine:
-    """A run as its folder holds it, for its models."""
+def reopen(folder: Path, federation: Federation | None = None) -> Engine:
+    """A run as its folder holds it, for its models; ``federation`` is its recipe's, where it was made before."""
     about = read_json(folder / RUN_FILE)
     if "recipe" not in about:
         raise UserError(f"{folder} was not run from a recipe; call fedsense.run(…, out=…) again for its models")
@@ -140,7 +140,11 @@ def reopen(folder: Path) -> Engine:
     recipe = make_recipe(about["recipe"])
     seed = about["seed"]
     engine = Engine(
-        recipe.federation(seed), recipe.methods()[about["label"]], recipe.model_spec(), recipe.settings(seed), folder
+        federation or recipe.federation(seed),
+        recipe.methods()[about["label"]],
+        recipe.model_spec(),
+        recipe.settings(seed),
+        folder,
     )
     engine.restore()
     return engine

@@ -139,8 +139,8 @@ class Result:
         )
 
     @staticmethod
-    def read(folder: Path) -> Result:
-        """A run's result from its folder."""
+    def read(folder: Path, lines: Callable[[Path], list[dict[str, Any]]] = read_lines) -> Result:
+        """A run's result from its folder; ``lines`` reads a record file."""
         try:
             about = json.loads((folder / RUN_FILE).read_bytes())
             return Result(
@@ -150,9 +150,9 @@ class Result:
                 test_sizes={c: sizes["test"] for c, sizes in about["clients"].items()},
                 held_out_sizes={c: sizes["samples"] for c, sizes in about.get("newcomers", {}).items()},
                 new_sizes={c: sizes.get("test", 0) for c, sizes in about.get("newcomers", {}).items()},
-                history=read_lines(folder / "scores.jsonl"),
-                ledger=read_lines(folder / "ledger.jsonl"),
-                observations=read_lines(path) if (path := folder / "observations.jsonl").exists() else [],
+                history=lines(folder / "scores.jsonl"),
+                ledger=lines(folder / "ledger.jsonl"),
+                observations=lines(path) if (path := folder / "observations.jsonl").exists() else [],
                 synthetic=about["synthetic"],
                 summary=about.get("summary", "final"),
                 folder=folder,

@@ -28,6 +28,7 @@ from fedsense.ops import (
     prototype_gap,
     with_absent,
 )
+from fedsense.ops.prototypes import prototypes_moved
 
 
 def batch(y, mask=None):
@@ -196,3 +197,23 @@ def test_merged_prototypes_lie_within_what_was_merged(counts, uniform):
             assert ((merged["mean"][c] >= low - 1e-9) & (merged["mean"][c] <= high + 1e-9)).all()
         else:
             assert merged["mean"][c].abs().max() == 0
+
+
+def test_how_far_prototypes_moved():
+    """Of two classes one moves by (3, 4), a distance of 5, the other was not known before; anchors move by 2 and 0."""
+    before = {
+        "proto": {"mean": torch.tensor([[0.0, 0.0], [9.0, 9.0]]), "count": torch.tensor([2.0, 0.0])},
+        "anchors": {"anchors.mean": torch.tensor([[1.0, 1.0], [0.0, 0.0]])},
+        "model": {"encoder.weight": torch.ones(2)},
+    }
+    after = {
+        "proto": {"mean": torch.tensor([[3.0, 4.0], [1.0, 1.0]]), "count": torch.tensor([1.0, 5.0])},
+        "anchors": {"anchors.mean": torch.tensor([[1.0, 3.0], [0.0, 0.0]])},
+        "model": {"encoder.weight": torch.zeros(2)},
+    }
+    assert prototypes_moved(before, after) == {"anchors": 1.0, "proto": 5.0}
+    assert prototypes_moved({}, after) == {}
+    table = {"mean": torch.zeros(1, 2, 2), "count": torch.ones(1, 2)}
+    mine, other = ({"row": {name: torch.tensor(0)}, "table": table} for name in ("ann", "bob"))
+    assert prototypes_moved(mine, other) == {}, "rows of other clients"
+    assert prototypes_moved(mine, mine) == {"table": 0.0}

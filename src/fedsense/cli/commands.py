@@ -15,6 +15,7 @@ from fedsense import __version__
 from fedsense.cli.compare import compare
 from fedsense.cli.data import app as data_app
 from fedsense.cli.fleet import app as fleet_app
+from fedsense.cli.report import report, watch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,6 +33,8 @@ app = typer.Typer(
 app.command()(compare)
 app.add_typer(data_app, name="data")
 app.add_typer(fleet_app, name="fleet")
+app.command()(report)
+app.command()(watch)
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, and nothing else.")]
 Set = Annotated[

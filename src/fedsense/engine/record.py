@@ -3,7 +3,8 @@
 scores.jsonl   one line an evaluated round: view → split → metric → client → value; same recipe, same bits
 ledger.jsonl   one line a round: for every client that took part, bytes down and up by group, seconds, memory, loss;
                round 0 is getting ready (FLIC's pre-training), and one after the last is finishing, where there is any
-observations.jsonl  one line an evaluated round, where the method has something to show (FedAPA: who learns from whom)
+observations.jsonl  one line an evaluated round, where there is something to show: how far prototypes moved, and what
+               the method has to say (FedAPA: who learns from whom)
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ from fedsense.evaluation.metrics import check_metrics
 from fedsense.federation import Federation
 from fedsense.method import Method
 from fedsense.models.spec import ModelSpec
+from fedsense.ops.prototypes import prototypes_moved
 from fedsense.work import stream
 
 VIEWS = ("personal", "generalisation", "global")
@@ -279,8 +280,9 @@ class Engine:
         came = {client: answer for client, answer in zip(chosen, answers, strict=True) if not answer.failure}
         uploads = {client: answer.bundles["upload"] for client, answer in came.items()}
         self._between_rounds = False
+        before = self.server
         with self._explained(round, "aggregate"):
-            self.server = self.method.aggregate(self.server, uploads)
+            self.server = self.method.aggregate(before, uploads)
         self._commit(came)
         self.record.add("ledger", self._ledger_line(round, calls, answers))
         if self.settings.finish and round == self.settings.rounds and not self.method.pools:
@@ -288,7 +290,9 @@ class Engine:
         if scoring:
             self.record.add("scores", {"round": round, "scores": self._score(round), **self._about_scoring()})
             with self._explained(round, "observe"):
-                if seen := self.method.observe(self.server):
+                moved = prototypes_moved(before, self.server)
+                seen = ({"prototypes moved": moved} if moved else {}) | self.method.observe(self.server)
+                if seen:
                     self.record.add("observations", {"round": round, **seen})
         self.round, self._between_rounds = round, True
         self._save(always=round == self.settings.rounds or self.place is not None)

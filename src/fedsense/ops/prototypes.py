@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedsense.bundle import Params
+from fedsense.bundle import Bundle, Params
 from fedsense.client import Client
 from fedsense.federation import Task
 from fedsense.models.network import Batch
@@ -69,6 +69,29 @@ def keep_known(new: Params, old: Mapping[str, Tensor]) -> Params:
         "mean": torch.where(known[:, None], new["mean"], old["mean"]),
         "count": torch.where(known, new["count"], old["count"]),
     }
+
+
+def prototypes_moved(before: Bundle, after: Bundle) -> dict[str, float]:
+    """How far a server's prototypes or anchors moved: by group, the mean distance of those known before and after."""
+    found = {}
+    for group in before.keys() & after.keys():
+        each = [_places(bundle[group]) for bundle in (before, after)]
+        if each[0] is None or each[1] is None or each[0][0].shape != each[1][0].shape:
+            continue
+        if each[0][0].dim() > 2 and before.get("row", {}).keys() != after.get("row", {}).keys():
+            continue  # of other clients
+        known = each[0][1] & each[1][1]
+        if known.any():
+            found[group] = float((each[1][0] - each[0][0]).norm(dim=-1)[known].mean())
+    return dict(sorted(found.items()))
+
+
+def _places(group: Mapping[str, Tensor]) -> tuple[Tensor, Tensor] | None:
+    """Prototypes of a group and which of them are known; None if it holds none."""
+    if "anchors.mean" in group:
+        mean = group["anchors.mean"]
+        return mean, torch.ones(mean.shape[:-1], dtype=torch.bool, device=mean.device)
+    return (group["mean"], group["count"] > 0) if {"mean", "count"} <= group.keys() else None
 
 
 def likeness(mean: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from fedsense.evaluation.summary import curve
 from fedsense.federation import SPLITS, Federation
 from fedsense.joining import Joined
+from fedsense.report.words import TITLES
 from fedsense.result import Result
 
 # Okabe and Ito's colours, told apart with any kind of colour vision
@@ -27,14 +28,6 @@ BLUES = ListedColormap(colormaps["Blues"](np.linspace(0.25, 1, 256)))  # the few
 SMALL = 8  # points, of names
 WIDEST = 10.5  # inches, of a grid; with names and colour bar it is a page across
 ROUND: list[int] = [first * 10**power for power in range(10) for first in (1, 2, 5)]
-TITLES = {
-    "personal": "Personal: own model, own test data",
-    "generalisation": "Generalisation: own model, everyone's test data",
-    "global": "Global: the server's model",
-    "held-out": "Held out: the server's model, new people",
-    "held-out-pooled": "Held out: the server's model, new people pooled",
-    "new-client": "New client: joined after training, own test data",
-}
 Counts = NDArray[np.int64]  # class, client
 
 

@@ -1,18 +1,17 @@
-"""One page that shows an experiment; it opens from disk and needs nothing else."""
+"""One page that shows runs; it opens from disk and needs nothing else."""
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
-import jinja2
-
-from fedsense import __version__
 from fedsense.engine.folder import read_json, write_atomically
 from fedsense.report.figures import curves, svg
-from fedsense.result import Result, comparison, costs
+from fedsense.report.gather import Document, document
+from fedsense.result import Result
 
 
 def write(folder: Path, results: Sequence[Result]) -> None:
@@ -20,18 +19,28 @@ def write(folder: Path, results: Sequence[Result]) -> None:
     shown = [result for result in results if result.history and result.history[-1]["scores"]]
     if not shown:
         return
-    picture = svg(curves(shown))
-    template = (resources.files("fedsense") / "report" / "page.html").read_text(encoding="utf-8")
-    page = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(template)
-    text = page.render(
-        name=folder.name,
-        synthetic=any(r.synthetic for r in shown),
-        clients=len(shown[0].test_sizes),
-        rounds=max(r.done for r in shown),
-        tables=[comparison(shown), costs(shown)],
-        picture=picture,
-        recipe=json.dumps(read_json(folder / "recipe.json"), indent=2),
-        version=__version__,
+    found = document(folder.name, shown, read_json(folder / "recipe.json"))
+    found["left_out"].append(
+        ["Confusion matrices, class × client, embeddings", f"they need models and recordings: fedsense report {folder}"]
     )
-    write_atomically(folder / "curves.svg", picture.encode())
-    write_atomically(folder / "index.html", text.encode())
+    write_atomically(folder / "curves.svg", svg(curves(shown)).encode())
+    write_atomically(folder / "index.html", page(found).encode())
+
+
+def page(found: Document) -> str:
+    """The whole page: template, style, program and data in one file."""
+    parts = {name: (resources.files("fedsense") / "report" / f"page.{name}").read_text("utf-8") for name in PARTS}
+    data = json.dumps(found, allow_nan=False, separators=(",", ":"), default=str)
+    fill = {
+        "{{ title }}": html.escape(found["name"]),
+        "{{ style }}": parts["css"],
+        "{{ program }}": parts["js"],
+        "{{ data }}": data.replace("<", "\\u003c"),  # nothing in the data ends the element it stands in
+    }
+    text = parts["html"]
+    for mark, value in fill.items():  # the data last, so that nothing in them is taken for a mark
+        text = text.replace(mark, value, 1)
+    return text
+
+
+PARTS = ("html", "css", "js")

@@ -1,0 +1,67 @@
+"""``fedsense report`` and ``fedsense watch``: runs to look at."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders that `fedsense run` wrote.")],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="The file to write (default: report.html, of one RUN inside it)."),
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+) -> None:
+    """One page of runs, in a file of its own: words, tables, figures."""
+    from fedsense.engine.folder import read_json, write_atomically
+    from fedsense.errors import UserError
+    from fedsense.experiment import RECIPE_FILE, find_runs
+    from fedsense.report.deep import deepen
+    from fedsense.report.gather import document, light_lines
+    from fedsense.report.page import page
+    from fedsense.result import Result, tell_apart
+
+    file = out or (folders[0] if len(folders) == 1 else Path()) / "report.html"
+    if file.is_dir():
+        raise UserError(f"{file} is a folder; --out names the file to write, such as {file / 'report.html'}")
+    results = tell_apart([Result.read(run, light_lines) for folder in folders for run in find_runs(folder)])
+    name = ", ".join(dict.fromkeys(folder.resolve().name for folder in folders))
+    recipes = {folder.name: read_json(path) for folder in folders if (path := folder / RECIPE_FILE).is_file()}
+    found = document(name, results, next(iter(recipes.values())) if len(recipes) == 1 else recipes or None)
+    deepen(found, results, lambda text: print(text, file=sys.stderr))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, page(found).encode())
+    if json_:
+        print(json.dumps({"file": str(file), "left_out": found["left_out"]}, indent=1))
+        return
+    for what, why in found["left_out"]:
+        print(f"left out: {what}: {why}", file=sys.stderr)
+    print(f"{file} ({file.stat().st_size / 1e6:.1f} MB): open it in a browser")
+
+
+def watch(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A folder that `fedsense run` writes to.")],
+    host: Annotated[str, typer.Option("--host", help="The address to serve at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", help="0: any that is free.")] = 0,
+) -> None:
+    """The same page, live, while a run goes on."""
+    from fedsense.report.watch import Watched, is_loopback, serve
+
+    watched = Watched(folder)
+    try:
+        with serve(watched, host, port) as server:
+            if not is_loopback(host):
+                print(
+                    "warning: whoever reaches this machine can see the page; it asks for no password", file=sys.stderr
+                )
+            shown = f"[{host}]" if ":" in host else host
+            print(f"{folder} is at http://{shown}:{server.server_address[1]}/ (Ctrl-C ends it)", flush=True)
+            server.serve_forever(poll_interval=0.2)
+    except KeyboardInterrupt:
+        print("no longer served", file=sys.stderr)

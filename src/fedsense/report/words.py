@@ -1,0 +1,294 @@
+"""A report's summary in words: what ran, on what, what came out, who lost by it. It tests nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fedsense.evaluation.metrics import LOWER_IS_BETTER
+from fedsense.evaluation.summary import Row
+from fedsense.result import Grid, Result
+
+TITLES = {
+    "personal": "Personal: own model, own test data",
+    "generalisation": "Generalisation: own model, everyone's test data",
+    "global": "Global: the server's model",
+    "held-out": "Held out: the server's model, new people",
+    "held-out-pooled": "Held out: the server's model, new people pooled",
+    "new-client": "New client: joined after training, own test data",
+}
+BESIDE = 4  # methods the best is compared with in words
+NAMED = 5  # clients that lost most, by name; the others are counted
+ALIKE = 1e-9  # scores that differ by no more are the same
+Given = tuple[Result, Mapping[str, Any], Sequence[Row]]  # a run, its run.json, and its summary
+
+
+@dataclass
+class Words:
+    """What there is to say."""
+
+    facts: list[str] = field(default_factory=list)  # in a few words each
+    paragraphs: list[str] = field(default_factory=list)
+    verdict: list[str] = field(default_factory=list)
+    grids: list[tuple[str, Grid]] = field(default_factory=list)  # with their titles
+    best: str | None = None  # the method with the best mean of the first view and metric
+    local: dict[str, str | None] = field(default_factory=dict)  # method → the Local run it is compared with
+
+
+def summary(runs: Sequence[Given]) -> Words:
+    """Of runs whose labels are told apart."""
+    said = Words(facts=_facts(runs), local=_references(runs))
+    said.paragraphs.append(_what_ran(runs))
+    scored = [run for run in runs if run[2]]
+    if not scored:
+        said.paragraphs.append("Nothing has been evaluated yet.")
+        return said
+    said.verdict = verdict([result for result, _, _ in scored])
+    if len(scored) > len({result.method for result, _, _ in scored}):
+        said.grids.append(("Over seeds", _seeds(scored)))
+    data = _names(about.get("federation", "") for _, about, _ in scored)
+    for name in data or [""]:  # scores on different data are not to be compared
+        same = [run for run in scored if run[1].get("federation", "") == name]
+        _speak(said, same, f"On {name}, " if len(data) > 1 else "")
+    said.paragraphs += _reservations(runs)
+    return said
+
+
+def _speak(said: Words, runs: Sequence[Given], where: str) -> None:
+    """What came out of runs on the same data, by the first view and metric."""
+    view, metric = runs[0][2][0].view, runs[0][2][0].metric
+    order, clients = _ranked(runs, view, metric), _clients(runs, view, metric)
+    said.best = said.best or (order[0] if order else None)
+    said.paragraphs.append(where + _best(runs, order, view, metric))
+    against = {method: local for method, local in said.local.items() if local and {method, local} <= clients.keys()}
+    if against:
+        title = f"{where}against Local, client by client" if where else "Against Local, client by client"
+        said.grids.append((title, _gains(clients, against, view, metric)))
+        chosen = next((method for method in order if method in against), None)
+        if chosen:
+            said.paragraphs.append(_who_lost(clients, chosen, against[chosen], view, metric))
+
+
+def verdict(results: Sequence[Result]) -> list[str]:
+    """What a comparison with tests has to say of these results, in sentences: here it goes, once there is one."""
+    return []
+
+
+def _facts(runs: Sequence[Given]) -> list[str]:
+    clients = {len(about.get("clients", {})) for _, about, _ in runs}
+    rounds = {result.rounds for result, _, _ in runs}
+    seeds = sorted({result.seed for result, _, _ in runs})
+    found = [_count(len({result.method for result, _, _ in runs}), "method")] if runs else []
+    found += [f"{_range(clients)} clients"] if clients else []
+    found += [f"{_range(rounds)} round{'s' * (rounds != {1})}"] if rounds else []
+    found += [f"seed{'s' * (len(seeds) > 1)} {_listed(map(str, seeds), 6)}"] if seeds else []
+    found += _names(about.get("federation", "") for _, about, _ in runs)
+    found += _names(name for _, about, _ in runs for name in about.get("model", {}).get("names", []))
+    return found
+
+
+def _what_ran(runs: Sequence[Given]) -> str:
+    if not runs:
+        return "No run has begun yet."
+    methods = _names(result.method for result, _, _ in runs)
+    data = _names(about.get("federation", "") for _, about, _ in runs)
+    models = _names(name for _, about, _ in runs for name in about.get("model", {}).get("names", []))
+    clients = {len(about.get("clients", {})) for _, about, _ in runs}
+    train = sorted(sizes["train"] for sizes in runs[0][1].get("clients", {}).values())
+    classes = runs[0][1].get("task", {}).get("classes", [])
+    seeds = sorted({result.seed for result, _, _ in runs})
+    text = f"{_listed(methods, 8)} ran on {_listed(data, 4)}: {_range(clients)} clients"
+    everyone = {who for _, about, _ in runs for who in about.get("clients", {})}
+    text += f" at a time, {len(everyone)} in all," if len(everyone) > max(clients) else ""
+    text += f" with {_range({train[0], train[-1]})} training samples each" if train else ""
+    text += f", {_count(len(classes), 'class', 'classes')}" if len(classes) > 1 else ""
+    text += f"; network {_listed(models, 4)}" if models else ""
+    text += f"; {_range({result.rounds for result, _, _ in runs})} rounds, "
+    text += f"{len(seeds)} seeds." if len(seeds) > 1 else "one seed."
+    if any(result.synthetic for result, _, _ in runs):
+        text += " The data are synthetic: they show how methods behave, not how well they do on people."
+    if len(data) > 1:
+        text += " Scores on different data are not to be compared."
+    return text
+
+
+def _best(runs: Sequence[Given], order: Sequence[str], view: str, metric: str) -> str:
+    seeds = {method: _by_seed(runs, method, view, metric) for method in order}
+    rows = [row for _, _, rows in runs for row in rows if (row.view, row.metric) == (view, metric)]
+    when = _listed(sorted({f"round {row.round}" for row in rows}), 3)
+    if not order:
+        return f"No {view} {metric} is defined."
+    first = order[0]
+    score = f"{_value(float(np.mean(seeds[first])), metric)}{_over_seeds(seeds[first], metric)}"
+    if len(order) == 1:
+        return f"{first} has a mean {view} {metric} of {score} over clients ({when})."
+    extreme = "lowest" if metric in LOWER_IS_BETTER else "highest"
+    gaps = [f"{_gap(seeds[first], seeds[other], metric)} {_side(metric)} {other}" for other in order[1 : 1 + BESIDE]]
+    text = f"{first} has the {extreme} mean {view} {metric}, {score} over clients ({when}): {_joined(gaps)}."
+    if len(order) > 1 + BESIDE:
+        text += f" {_count(len(order) - 1 - BESIDE, 'more method')} in the table."
+    return text
+
+
+def _who_lost(clients: Mapping[str, Mapping[str, float]], method: str, local: str, view: str, metric: str) -> str:
+    gain = _gain(clients[method], clients[local], metric)
+    won, lost, same = _counted(gain)
+    text = f"Beside {local}, {method} makes {_count(won, 'client')} better in {view} {metric} and {lost} worse"
+    text += f"; {same} stay{'s' * (same == 1)} the same." if same else "."
+    harmed = sorted((value, who) for who, value in gain.items() if value < -ALIKE)
+    if harmed:
+        names = [f"{who} ({_signed(value, metric)})" for value, who in harmed[:NAMED]]
+        rest = len(harmed) - NAMED
+        text += f" Harmed: {', '.join(names)}" + (f" and {_count(rest, 'other')}" if rest > 0 else "") + "."
+    return text
+
+
+def _reservations(runs: Sequence[Given]) -> list[str]:
+    found = []
+    if len({result.seed for result, _, _ in runs}) == 1:
+        found.append("One seed only: small differences may be chance.")
+    unfinished = [f"{r.method} seed {r.seed} ({r.done} of {r.rounds} rounds)" for r, _, _ in runs if r.done < r.rounds]
+    if unfinished:
+        found.append(f"Unfinished: {_listed(unfinished, 6)}.")
+    failed = sum(len(line.get("failed", {})) for result, _, _ in runs for line in result.ledger)
+    if failed:
+        found.append(f"{_count(failed, 'answer')} of clients did not come or were refused.")
+    return found
+
+
+def _references(runs: Sequence[Given]) -> dict[str, str | None]:
+    """Of each method the Local run on the same data beside it in its experiment; or, if there is only one, that."""
+    alone = [(result, about) for result, about, _ in runs if about.get("method") == "local"]
+    labels = {result.method for result, _ in alone}
+    found: dict[str, str | None] = {}
+    for result, about, _ in runs:
+        same = [one for one, of in alone if of.get("federation") == about.get("federation")]
+        beside = [
+            one.method for one in same if one.folder and result.folder and one.folder.parent == result.folder.parent
+        ]
+        choices = beside or list(dict.fromkeys(one.method for one in same))
+        if result.method not in labels:
+            found[result.method] = found.get(result.method) or (choices[0] if beside or len(choices) == 1 else None)
+    return found
+
+
+def _clients(runs: Iterable[Given], view: str, metric: str) -> dict[str, dict[str, float]]:
+    """method → client → score, mean over seeds."""
+    each: dict[str, dict[str, list[float]]] = {}
+    for result, _, rows in runs:
+        for row in rows:
+            if (row.view, row.metric) == (view, metric):
+                for who, value in row.clients.items():
+                    each.setdefault(result.method, {}).setdefault(who, []).append(value)
+    return {method: {who: float(np.mean(v)) for who, v in of.items()} for method, of in each.items()}
+
+
+def _gains(clients: Mapping[str, Mapping[str, float]], against: Mapping[str, str], view: str, metric: str) -> Grid:
+    body = []
+    for method, local in against.items():
+        gain = _gain(clients[method], clients[local], metric)
+        if not gain:
+            continue
+        won, lost, same = _counted(gain)
+        worst = min(gain, key=gain.__getitem__)
+        mean = _signed(float(np.mean([*gain.values()])), metric)
+        body.append([method, str(won), str(lost), str(same), mean, f"{_signed(gain[worst], metric)} ({worst})"])
+    unit = "" if metric in LOWER_IS_BETTER else ", in points"
+    return Grid(
+        ["method", "gain", "lose", "same", "mean gain", "worst"],
+        body,
+        f"numbers of clients; {view} {metric}, a client's mean over seeds{unit}; above 0 is better than Local",
+    )
+
+
+def _seeds(runs: Sequence[Given]) -> Grid:
+    columns = list(dict.fromkeys((row.view, row.metric) for _, _, rows in runs for row in rows))
+    body = []
+    for method in _names(result.method for result, _, _ in runs):
+        each = [_by_seed(runs, method, view, metric) for view, metric in columns]
+        cells = [_cell(of, metric) for of, (_, metric) in zip(each, columns, strict=True)]
+        body.append([method, str(max(map(len, each))), *cells])
+    header = ["method", "seeds", *(f"{view} {metric}" for view, metric in columns)]
+    return Grid(header, body, "mean ± standard deviation over seeds of the mean over clients, in % but for errors")
+
+
+def _cell(values: Sequence[float], metric: str) -> str:
+    scale, digits = (1, 2) if metric in LOWER_IS_BETTER else (100, 1)
+    if not values:
+        return "–"
+    mean = f"{scale * float(np.mean(values)):.{digits}f}"
+    return f"{mean}±{scale * float(np.std(values, ddof=1)):.{digits}f}" if len(values) > 1 else mean
+
+
+def _gain(mine: Mapping[str, float], alone: Mapping[str, float], metric: str) -> dict[str, float]:
+    """Of each client how much better it is than alone."""
+    sign = -1 if metric in LOWER_IS_BETTER else 1
+    return {who: sign * (value - alone[who]) for who, value in mine.items() if who in alone}
+
+
+def _counted(gain: Mapping[str, float]) -> tuple[int, int, int]:
+    won, lost = (sum(sign * value > ALIKE for value in gain.values()) for sign in (1, -1))
+    return won, lost, len(gain) - won - lost
+
+
+def _by_seed(runs: Iterable[Given], method: str, view: str, metric: str) -> list[float]:
+    rows = [row for result, _, rows in runs if result.method == method for row in rows]
+    return [r.mean for r in rows if (r.view, r.metric) == (view, metric) and math.isfinite(r.mean)]
+
+
+def _ranked(runs: Sequence[Given], view: str, metric: str) -> list[str]:
+    """Methods, the best mean first."""
+    means = {m: _by_seed(runs, m, view, metric) for m in _names(result.method for result, _, _ in runs)}
+    known = {method: float(np.mean(values)) for method, values in means.items() if values}
+    return sorted(known, key=lambda method: known[method] * (1 if metric in LOWER_IS_BETTER else -1))
+
+
+def _value(value: float, metric: str) -> str:
+    return f"{value:.2f}" if metric in LOWER_IS_BETTER else f"{100 * value:.1f} %"
+
+
+def _signed(value: float, metric: str) -> str:
+    text = f"{value:+.2f}" if metric in LOWER_IS_BETTER else f"{100 * value:+.1f}"
+    return text.replace("-", "−")
+
+
+def _gap(first: Sequence[float], other: Sequence[float], metric: str) -> str:
+    gap = abs(float(np.mean(first) - np.mean(other)))
+    return f"{gap:.2f}" if metric in LOWER_IS_BETTER else f"{100 * gap:.1f} points"
+
+
+def _side(metric: str) -> str:
+    return "below" if metric in LOWER_IS_BETTER else "above"
+
+
+def _over_seeds(values: Sequence[float], metric: str) -> str:
+    if len(values) < 2:
+        return ""
+    scale, digits = (1, 2) if metric in LOWER_IS_BETTER else (100, 1)
+    return f" (± {scale * float(np.std(values, ddof=1)):.{digits}f} over {len(values)} seeds)"
+
+
+def _names(words: Iterable[str]) -> list[str]:
+    return [word for word in dict.fromkeys(words) if word]
+
+
+def _listed(words: Iterable[str], most: int) -> str:
+    every = list(words)
+    return _joined(every if len(every) <= most else [*every[: most - 1], f"{len(every) - most + 1} more"])
+
+
+def _joined(words: Sequence[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def _range(numbers: set[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"

@@ -1,0 +1,232 @@
+"""`fedsense report` and the page a run leaves: the data, and what is said of them."""
+
+import base64
+import json
+import re
+
+import made_up
+import numpy as np
+import pytest
+
+from fedsense.experiment import find_runs, run_recipe
+from fedsense.recipe import make_recipe
+from fedsense.report.gather import MANY, MOST_CELLS, document, light_lines
+from fedsense.report.page import page
+from fedsense.report.words import summary
+from fedsense.result import Result, tell_apart
+
+NAMES = ("ann", "bob", "cyd")
+
+
+def results(folder):
+    return tell_apart([Result.read(run, light_lines) for run in find_runs(folder)])
+
+
+def embedded(path):
+    text = path.read_text()
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S).group(1))
+
+
+@pytest.fixture
+def two(tmp_path):
+    """local and fedx, two seeds, two rounds: numbers that can be worked out in the head."""
+    last = {
+        ("local", 0): (0.5, 0.6, 0.7),
+        ("local", 1): (0.5, 0.8, 0.7),
+        ("fedx", 0): (0.9, 0.5, 0.7),
+        ("fedx", 1): (0.7, 0.5, 0.7),
+    }
+    for (method, seed), values in last.items():
+        lines = made_up.scores([(1, dict.fromkeys(NAMES, 0.1)), (2, dict(zip(NAMES, values, strict=True)))])
+        facts = made_up.about(method, seed, NAMES, 2)
+        made_up.write(tmp_path / f"{method}-seed{seed}", facts, scores=lines, ledger=made_up.ledger(NAMES, 2))
+    return tmp_path
+
+
+def test_words_are_those_of_the_numbers(two):
+    """fedx: seeds 0.7 and 0.6333, mean 66.7 %, standard deviation over seeds 4.7 points; local 0.6 and 0.6667, 63.3 %.
+    Clients over seeds: ann 0.8 for 0.5, bob 0.5 for 0.7, cyd as before."""
+    found = document("two", results(two))
+    said = " ".join(found["summary"])
+    assert "fedx has the highest mean personal accuracy, 66.7 % (± 4.7 over 2 seeds)" in said
+    assert "3.3 points above local" in said
+    assert "makes 1 client better in personal accuracy and 1 worse; 1 stays the same" in said
+    assert "Harmed: bob (−20.0)." in said
+    assert "synthetic" in said
+    assert "One seed" not in said
+    assert found["best"] == "fedx"
+    assert found["local"] == {"fedx": "local"}
+    gains = next(table for table in found["tables"] if table["title"].startswith("Against Local"))
+    assert gains["rows"] == [["fedx", "1", "1", "1", "+3.3", "−20.0 (bob)"]]
+    seeds = next(table for table in found["tables"] if table["title"] == "Over seeds")
+    assert seeds["rows"][0] == ["fedx", "2", "66.7±4.7"]
+
+
+def test_of_errors_less_is_better(tmp_path):
+    for method, values in {"local": (1.0, 2.0), "fedx": (0.5, 3.0)}.items():
+        lines = made_up.scores([(1, dict(zip(NAMES, values, strict=False)))], metrics=("mae",))
+        facts = made_up.about(method, 0, NAMES[:2], 1)
+        made_up.write(tmp_path / f"{method}-seed0", facts, scores=lines, ledger=made_up.ledger(NAMES[:2], 1))
+    found = document("errors", results(tmp_path))
+    said = " ".join(found["summary"])
+    assert "local has the lowest mean personal mae, 1.50 over clients" in said
+    assert "0.25 below fedx" in said
+    assert "Harmed: bob (−1.00)" in said
+    assert "One seed only" in said
+
+
+def test_scores_on_different_data_are_not_compared(two):
+    lines = made_up.scores([(2, dict.fromkeys(NAMES, 1.0))])
+    facts = made_up.about("fedz", 0, NAMES, 2) | {"federation": "easy"}
+    made_up.write(two / "fedz-seed0", facts, scores=lines, ledger=made_up.ledger(NAMES, 2))
+    found = document("two", results(two))
+    said = found["summary"]
+    assert found["local"] == {"fedx": "local", "fedz": None}
+    assert any(text.startswith("On made-up, fedx has the highest mean personal accuracy, 66.7 %") for text in said)
+    assert any(text.startswith("On easy, fedz has a mean personal accuracy of 100.0 %") for text in said)
+    assert "not to be compared" in said[0]
+
+
+def test_an_unfinished_run_says_so_and_one_without_scores_is_no_failure(two):
+    made_up.write(two / "fedy-seed0", made_up.about("fedy", 0, NAMES, 9), scores=[], ledger=made_up.ledger(NAMES, 1))
+    found = document("two", results(two))
+    assert any("Unfinished: fedy seed 0 (1 of 9 rounds)" in text for text in found["summary"])
+    assert "fedy" in found["methods"]
+    assert "fedy" in found["bytes"]
+    nothing = summary([])
+    assert nothing.paragraphs == ["No run has begun yet.", "Nothing has been evaluated yet."]
+    assert "Scores" in [what for what, _ in document("nothing", [])["left_out"]]
+
+
+def test_curves_have_the_mean_and_the_extremes_of_seeds(two):
+    curve = document("two", results(two))["curves"]["personal"]["accuracy"]["fedx"]
+    assert curve["round"] == [1, 2]
+    assert curve["mean"] == pytest.approx([0.1, 2 / 3], abs=1e-5)
+    assert (curve["low"][1], curve["high"][1]) == pytest.approx((1.9 / 3, 0.7), abs=1e-5)
+
+
+def cells(heat, rows):
+    levels = np.frombuffer(base64.b64decode(heat["cells"]), "<u2").reshape(rows, -1)
+    return heat["low"] + levels / MANY * (heat["high"] - heat["low"])
+
+
+def test_the_heat_map_is_the_mean_over_seeds(two):
+    heat = document("two", results(two))["heat"]["personal"]["accuracy"]["fedx"]
+    assert cells(heat, 3) == pytest.approx(np.array([[0.1, 0.8], [0.1, 0.5], [0.1, 0.7]]), abs=1e-4)
+
+
+def test_many_cells_are_thinned_to_the_last_round(two, monkeypatch):
+    assert MOST_CELLS * 2 * 4 / 3 < 4e6, "two bytes each, in base 64"
+    monkeypatch.setattr("fedsense.report.gather.MOST_CELLS", 6)
+    heat = document("two", results(two))["heat"]["personal"]["accuracy"]["fedx"]
+    assert (heat["step"], heat["round"]) == (2, [2])
+
+
+def test_who_learns_from_whom_is_a_mean_over_the_classes_a_client_holds(two):
+    seen = {"0": {"ann": {"ann": 0.75, "bob": 0.25}, "bob": {"bob": 1.0}}, "1": {"ann": {"ann": 0.5, "cyd": 0.5}}}
+    (two / "fedx-seed0" / "observations.jsonl").write_text(json.dumps({"round": 2, "collaboration": seen}) + "\n")
+    (graph,) = document("two", results(two))["collaboration"]
+    assert graph["who"] == ["ann", "bob", "cyd"]
+    assert sorted(map(list, graph["edges"][""])) == [[0, 0, 0.625], [0, 1, 0.125], [0, 2, 0.25], [1, 1, 1.0]]
+    assert list(graph["edges"]) == ["", "walk", "sit"]
+
+
+def test_of_very_long_observations_the_last_line_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedsense.report.gather.LONG_FILE", 30)
+    path = tmp_path / "observations.jsonl"
+    path.write_text('{"round": 1, "a": 1}\n{"round": 2, "a": 1}\n{"round": 3, "half')
+    assert light_lines(path) == [{"round": 2, "a": 1}]
+    assert light_lines(tmp_path / "scores.jsonl") == []
+
+
+def test_names_cannot_break_out_of_the_page(tmp_path):
+    name = "</script><script>alert(1)</script>{{ data }}"
+    lines = made_up.scores([(1, {name: 0.5, "other": 0.25})])
+    facts = made_up.about("local", 0, [name, "other"], 1)
+    made_up.write(tmp_path / "local-seed0", facts, scores=lines, ledger=made_up.ledger([name], 1))
+    text = page(document("<b>bold", results(tmp_path)))
+    assert text.count("<script") == 2
+    assert "<b>bold" not in text
+    (tmp_path / "page.html").write_text(text)
+    assert embedded(tmp_path / "page.html")["people"]["personal"] == [name, "other"]
+
+
+RECIPE = {
+    "name": "small",
+    "rounds": 2,
+    "data": {"name": "synthetic-imu", "clients": 3, "samples": 30, "classes-per-client": 4},
+    "model": "flic-mlp",
+    "evaluation": {"pool": 20},
+    "training": {"epochs": 1},
+    "workers": 1,
+    "method": ["local", "fedapa", "protohar"],
+}
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "small"
+    run_recipe(make_recipe(RECIPE), folder)
+    return folder
+
+
+def test_a_run_leaves_the_page_without_what_needs_models(ran):
+    found = embedded(ran / "index.html")
+    assert "confusion" not in found
+    assert any("fedsense report" in why for _, why in found["left_out"])
+    assert found["recipe"]["rounds"] == 2
+    assert (ran / "curves.svg").read_text().startswith("<svg")
+
+
+def test_the_report_has_what_needs_models_and_recordings(ran, here):
+    code, out, err = here("report", str(ran), "--json")
+    assert code == 0, err
+    assert json.loads(out)["file"] == str(ran / "report.html")
+    found = embedded(ran / "report.html")
+    for method, result in zip(found["methods"], results(ran), strict=True):
+        confusion = found["confusion"][method]
+        right = sum(row[i] for i, row in enumerate(confusion["cells"]))
+        recorded = result.history[-1]["scores"]["personal"]["test"]["accuracy"]
+        assert right == pytest.approx(sum(recorded[c] * n for c, n in result.test_sizes.items())), method
+        assert confusion["samples"] == sum(result.test_sizes.values())
+    counts = found["counts"]
+    assert [sum(row) for row in counts["test"]] == [found["about"][who]["test"] for who in counts["clients"]]
+    plane = found["embeddings"]
+    assert plane["local"]["proto_label"] == []
+    assert set(plane["protohar"]["proto_client"]) == {-1}
+    assert sorted(set(plane["fedapa"]["proto_client"])) == [0, 1, 2]
+    for one in plane.values():
+        for points in one["planes"].values():
+            assert len(points) == len(one["label"]) + len(one["proto_label"])
+    assert found["collaboration"][0]["method"] == "fedapa"
+    assert found["drift"]["protohar"]["prototypes"]["round"] == [2], "in the first round there were none before"
+    assert sorted(found["drift"]["fedapa"]) == ["clients' prototypes", "mean prototypes"]
+    assert found["left_out"] == []
+
+
+def test_without_its_recordings_a_report_says_so(ran, here, tmp_path, monkeypatch):
+    about = json.loads((ran / "local-seed0" / "run.json").read_text())
+    copy = tmp_path / "copy" / "local-seed0"
+    made_up.write(copy, about | {"fingerprint": "another"})
+    for name in ("scores", "ledger", "observations"):
+        (copy / f"{name}.jsonl").write_bytes((ran / "local-seed0" / f"{name}.jsonl").read_bytes())
+    (copy / "checkpoints").symlink_to(ran / "local-seed0" / "checkpoints")
+    code, out, err = here("report", str(copy), "--out", "out/page.html")
+    assert code == 0, err
+    assert "embeddings: the recordings are not those it ran on" in err
+    assert "page.html" in out
+    about["recipe"]["data"] = {"name": "folder", "root": str(tmp_path / "gone")}
+    made_up.write(copy, about)
+    assert here("report", str(copy), "--out", "out/page.html")[0] == 0
+    assert any("gone" in why for _, why in embedded(tmp_path / "out" / "page.html")["left_out"])
+
+
+def test_a_bad_path_is_the_users_mistake(here, tmp_path):
+    for command in ("report", "watch"):
+        code, _, err = here(command, "nowhere")
+        assert code == 2
+        assert "nowhere holds no runs" in err
+    made_up.write(tmp_path / "a", made_up.about("local", 0, NAMES, 1), scores=[], ledger=[])
+    code, _, err = here("report", "a", "--out", str(tmp_path))
+    assert code == 2
+    assert "--out names the file" in err
