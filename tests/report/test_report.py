@@ -12,7 +12,7 @@ from fedsense.experiment import find_runs, run_recipe
 from fedsense.recipe import make_recipe
 from fedsense.report.gather import MANY, MOST_CELLS, document, light_lines
 from fedsense.report.page import page
-from fedsense.report.words import summary
+from fedsense.report.words import summary, verdict
 from fedsense.result import Result, tell_apart
 
 NAMES = ("ann", "bob", "cyd")
@@ -230,3 +230,28 @@ def test_a_bad_path_is_the_users_mistake(here, tmp_path):
     code, _, err = here("report", "a", "--out", str(tmp_path))
     assert code == 2
     assert "--out names the file" in err
+
+
+def test_the_verdict_is_that_of_the_comparison(tmp_path):
+    """fedx is 20 points better for everyone in each of six seeds; with two of them nothing is said to be better."""
+    names = [f"p{i}" for i in range(12)]
+    for seed in range(6):
+        noise = np.random.default_rng(seed).normal(0, 0.01, 12)
+        for method, gain in {"local": 0.0, "fedx": 0.2}.items():
+            values = dict(zip(names, (0.5 + gain + noise * (1 + gain)).tolist(), strict=True))
+            made_up.write(
+                tmp_path / f"{method}-seed{seed}",
+                made_up.about(method, seed, names, 1),
+                scores=made_up.scores([(1, values)]),
+                ledger=made_up.ledger(names, 1),
+            )
+    every = results(tmp_path)
+    few = [result for result in every if result.seed < 2]
+    (said,) = verdict(every)
+    assert said.startswith("Better beyond chance in personal accuracy: fedx over local (+20.")
+    assert "Holm's correction for 1 pair" in said
+    assert document("six", every)["verdict"] == [said]
+    assert verdict(few) == [
+        "No method is called better than another: 2 seeds cannot show how much runs differ, five can."
+    ]
+    assert verdict([result for result in every if result.method == "local"]) == []

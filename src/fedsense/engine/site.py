@@ -115,8 +115,8 @@ class Site:
                     if name in shapes and shapes[name] != tuple(value.shape):
                         raise UserError(
                             f"{self.method.name} shares '{name}' of shape {list(value.shape)}, but client '{data.id}', "
-                            f"whose samples have shape {list(data.input_shape)}, has {list(shapes[name])}; methods with "
-                            "adapters (flic, hetfedrep) take clients of other shapes"
+                            f"whose samples have shape {list(data.input_shape)}, has {list(shapes[name])}; methods "
+                            "with adapters (flic, hetfedrep) take clients of other shapes"
                         )
 
     def architecture(self, client_id: str) -> str:

@@ -1,4 +1,4 @@
-"""A report's summary in words: what ran, on what, what came out, who lost by it. It tests nothing."""
+"""A report's summary in words: what ran, on what, what came out, who lost by it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fedsense.errors import UserError
 from fedsense.evaluation.metrics import LOWER_IS_BETTER
 from fedsense.evaluation.summary import Row
 from fedsense.result import Grid, Result
@@ -22,6 +23,7 @@ TITLES = {
     "new-client": "New client: joined after training, own test data",
 }
 BESIDE = 4  # methods the best is compared with in words
+SHOWN = 6  # pairs of methods of which one is better beyond chance
 NAMED = 5  # clients that lost most, by name; the others are counted
 ALIKE = 1e-9  # scores that differ by no more are the same
 Given = tuple[Result, Mapping[str, Any], Sequence[Row]]  # a run, its run.json, and its summary
@@ -74,8 +76,34 @@ def _speak(said: Words, runs: Sequence[Given], where: str) -> None:
 
 
 def verdict(results: Sequence[Result]) -> list[str]:
-    """What a comparison with tests has to say of these results, in sentences: here it goes, once there is one."""
-    return []
+    """What ``fedsense compare`` has to say of the runs that are done, in sentences."""
+    from fedsense.comparing import compare_results
+
+    done = [result for result in results if result.done >= result.rounds]
+    if len({result.method for result in done}) < 2:
+        return []
+    try:
+        found = compare_results(done)
+    except UserError as error:
+        return [f"Methods cannot be compared: {error}."]
+    tested = [pair for pair in found.pairs if pair.seeds]
+    wins = [
+        (pair.winner, pair.second if pair.winner == pair.first else pair.first, abs(pair.gain)) for pair in found.wins
+    ]
+    if not wins:
+        few = all(pair.verdict == "too few seeds" for pair in tested)
+        seeds = max((pair.seeds for pair in tested), default=0)
+        why = (
+            f"{_count(seeds, 'seed')} cannot show how much runs differ, five can"
+            if few
+            else "no difference is beyond chance"
+        )
+        return [f"No method is called better than another: {why}."]
+    named = [f"{better} over {worse} ({_signed(gain, found.metric)})" for better, worse, gain in wins[:SHOWN]]
+    rest = f", and {len(wins) - SHOWN} pairs more" if len(wins) > SHOWN else ""
+    pairs = _count(len(tested), "pair")
+    how = f"signed ranks over clients, and a test over seeds and clients at once; Holm's correction for {pairs}"
+    return [f"Better beyond chance in {found.view} {found.metric}: {'; '.join(named)}{rest} ({how})."]
 
 
 def _facts(runs: Sequence[Given]) -> list[str]:
