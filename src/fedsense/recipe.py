@@ -274,7 +274,7 @@ def builtin_recipes() -> dict[str, str]:
     for entry in folder.iterdir():
         for file in [entry] if entry.is_file() else entry.iterdir():
             name = file.name if entry.is_file() else f"{entry.name}/{file.name}"
-            if name.endswith(".toml"):
+            if name.endswith(".toml") and not name.endswith("/published.toml"):  # that is a paper's card
                 found[name.removesuffix(".toml")] = file.read_text(encoding="utf-8")
     return dict(sorted(found.items(), key=lambda item: ("/" in item[0], item[0])))
 

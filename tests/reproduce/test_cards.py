@@ -75,8 +75,8 @@ def test_captions_and_numbers_of_figures_are_printed(name):
 def test_a_wrong_number_would_be_found():
     text = plain("Table 1:\nA\t97.42 $\\pm$ 3.30\t$\\overline{60.26} \\pm 3.98$\t-1.5\nB (x=2)\t1.00 $\\times$\n")
     line, place = printed_row(text, "A", 0)
-    assert numbers(line) == of_card("97.42±3.30 60.26±3.98 -1.5".split())
-    assert numbers(line) != of_card("97.42±3.30 60.26±3.89 -1.5".split())
+    assert numbers(line) == of_card(["97.42±3.30", "60.26±3.98", "-1.5"])
+    assert numbers(line) != of_card(["97.42±3.30", "60.26±3.89", "-1.5"])
     assert numbers(printed_row(text, "B (x=2)", place)[0]) == [1.0]
     with pytest.raises(AssertionError, match="not there"):
         printed_row(text, "A", place)  # rows are looked for in order

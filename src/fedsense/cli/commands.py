@@ -14,6 +14,7 @@ import typer
 from fedsense import __version__
 from fedsense.cli.data import app as data_app
 from fedsense.cli.fleet import app as fleet_app
+from fedsense.cli.reproduce import reproduce
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +31,7 @@ app = typer.Typer(
 
 app.add_typer(data_app, name="data")
 app.add_typer(fleet_app, name="fleet")
+app.command()(reproduce)
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, and nothing else.")]
 Set = Annotated[

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -73,7 +73,7 @@ class Row(Cell):
     name: str
     printed: str = ""
     values: str = ""  # a word a column: 97.42±3.30, or what the paper has where there is no number
-    at: dict[str, dict[str, Any]] = {}  # group or column → what is different there
+    at: dict[str, dict[str, Any]] = Field({})  # group or column → what is different there
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class Card(Table):
     paper: str
     title: str
     small: tuple[str, ...] = ()  # of all settings, with --scale small
-    setting: dict[str, Setting] = {}
+    setting: dict[str, Setting] = Field({})
     table: tuple[Item, ...] = Field(())
     figure: tuple[Item, ...] = Field(())
 
@@ -194,7 +194,7 @@ def load_card(paper: str) -> Card:
         raise UserError(f"{file}: " + "; ".join(lines)) from error
 
 
-def _merged(parts: list[Mapping[str, Any]]) -> Cell:
+def _merged(parts: Sequence[Mapping[str, Any]]) -> Cell:
     whole: dict[str, Any] = {}
     for part in parts:
         for key, value in part.items():
