@@ -87,6 +87,7 @@ class Recipe(Table):
     workers: int | None = Field(None, ge=1, strict=True)
     device: str = "auto"
     state_memory: int = Field(DEFAULT_MB, ge=0, strict=True)  # MB
+    track: tuple[str, ...] = ()  # who else is told how runs go: "tensorboard", "mlflow", "wandb"
     finish: bool = Field(False, strict=True)  # after the last round everyone trains once more, for itself
     classes: Any = None  # of several [[data]]: "common", "all" or a list
     data: Any  # [data], a table; or [[data]], a tuple of them
@@ -101,6 +102,16 @@ class Recipe(Table):
         if len(set(value)) < len(value):
             raise UserError(f"seeds {list(value)} name one twice; the same seed gives the same run")
         return value
+
+    @field_validator("track", mode="before")
+    @classmethod
+    def _known_trackers(cls, value: Any) -> Any:
+        from fedsense.trackers import check_trackers
+
+        names = (value,) if isinstance(value, str) else value
+        if isinstance(names, list | tuple):
+            check_trackers([str(name) for name in names])
+        return names
 
     @field_validator("data")
     @classmethod
@@ -123,10 +134,12 @@ class Recipe(Table):
 
     @model_serializer(mode="wrap")
     def _without_what_is_not_asked(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """One [data] has no choice of classes, and its resolved recipe does not speak of it."""
+        """One [data] has no choice of classes, and its resolved recipe does not speak of it; nor of no trackers."""
         written: dict[str, Any] = write(self)
         if self.classes is None:
             written.pop("classes", None)
+        if not self.track:
+            written.pop("track", None)
         return written
 
     @property

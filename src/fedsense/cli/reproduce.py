@@ -177,9 +177,9 @@ def _print(outcome: Outcome, folder: Path) -> None:
         table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
         for number, column in enumerate(grid.header):
             table.add_column(column, justify="right" if number > 1 else "left", overflow="fold")
-        last = ""
+        last, several = "", len({line.column for line in outcome.lines}) > 1
         for row in grid.rows:
-            if last and row[0] != last:
+            if last and several and row[0] != last:
                 table.add_section()
             table.add_row(*("" if i == 0 and cell == last else cell for i, cell in enumerate(row)))
             last = row[0]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsense.engine.folder import RUN_FILE, read_json, write_atomically, write_json
-from fedsense.engine.record import without_nan
+from fedsense.engine.record import totals, without_nan
 from fedsense.evaluation.metrics import LOWER_IS_BETTER
 from fedsense.evaluation.summary import curve
 from fedsense.experiment import run_name
@@ -206,9 +206,10 @@ def _relative(cell: Cell, result: Result, other: Result | None, of: Callable[[Re
 
 
 def _kilobytes(result: Result) -> float:
-    """Of a client and round, down and up."""
-    turns = sum(len(line["clients"]) for line in result.ledger if 1 <= line["round"] <= result.rounds)
-    return float(result.cost["bytes_down"] + result.cost["bytes_up"]) / max(turns, 1) / 1000
+    """Of a client in the last round, down and up: in the first some methods have nothing to send yet."""
+    last = [line for line in result.ledger if line["round"] == result.done]
+    spent = totals(last)
+    return float(spent["bytes_down"] + spent["bytes_up"]) / max(sum(len(line["clients"]) for line in last), 1) / 1000
 
 
 MEASURES: dict[str, Callable[[Cell, Result, Result | None], float | None]] = {
