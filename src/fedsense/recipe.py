@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -280,6 +281,7 @@ class _InData(UserError):
         self.within = within
 
 
+@cache
 def builtin_recipes() -> dict[str, str]:
     """Name → text of the recipes that come with fedsense; those of a paper are in a folder of its name."""
     folder = resources.files("fedsense") / "recipes"

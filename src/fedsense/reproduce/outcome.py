@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -14,7 +15,7 @@ from fedsense.engine.record import totals, without_nan
 from fedsense.evaluation.metrics import LOWER_IS_BETTER
 from fedsense.evaluation.summary import curve
 from fedsense.experiment import run_name
-from fedsense.reproduce.cards import Card, Cell, Entry, Item
+from fedsense.reproduce.cards import Card, Cell, Entry
 from fedsense.reproduce.plan import Experiment, Plan, Scale, computed, reference
 from fedsense.result import Grid, Result
 
@@ -114,25 +115,31 @@ def _line(plan: Plan, entry: Entry, runs: Mapping[str, Runs]) -> Line:
         before = runs.get(other.name, {})
     values, std = measured(entry.cell, runs[experiment.name], before)
     mean = statistics.fmean(values) if values else None
-    row, column = _named(plan.item, entry, experiment)
+    row, column = _named(entry, experiment)
     if experiment.instead:
         return Line(row, column, None, None, mean, std, len(values), experiment.datasets, None)
     difference = None if mean is None or entry.value is None else mean - entry.value
     return Line(row, column, entry.value, entry.std, mean, std, len(values), experiment.datasets, difference)
 
 
-def _named(item: Item, entry: Entry, experiment: Experiment) -> tuple[str, str]:
-    """Row and column; where the data is another, whichever names the paper's has the other's name instead."""
+def _named(entry: Entry, experiment: Experiment) -> tuple[str, str]:
+    """Row and column; where the data is another, its name in place of the paper's, or before all else."""
     if not experiment.instead:
         return entry.row, entry.heading
-    if any(row.name == entry.row and row.setting for row in item.rows):
-        return experiment.datasets, entry.heading
-    if any(group.name == entry.group and group.setting for group in item.across):
-        return entry.row, f"{experiment.datasets} {entry.column}"
-    group = f"{entry.group} " if entry.group else ""
-    if any(column.name == entry.column and column.setting for column in item.columns):
-        return entry.row, f"{group}{experiment.datasets}"
-    return entry.row, f"{experiment.datasets}: {entry.heading}"
+    places = [_renamed(text, experiment) for text in (entry.row, entry.group, entry.column)]
+    row, group, column = (new or old for new, old in zip(places, (entry.row, entry.group, entry.column), strict=True))
+    heading = " ".join(filter(None, (group, column)))
+    return row, heading if any(places) else f"{experiment.datasets}: {heading}"
+
+
+def _renamed(text: str, experiment: Experiment) -> str:
+    """``HHAR`` → ``hapt``, ``CIFAR100, 20 clients`` → ``cifar10, 20 clients``; nothing if it names no dataset."""
+    first, rest = re.match(r"([\w-]*)(.*)", text, re.S).groups()  # type: ignore[union-attr]
+    return f"{experiment.datasets}{rest}" if first and _letters(first) == _letters(experiment.instead) else ""
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"\W", "", name).lower()
 
 
 def measured(cell: Cell, runs: Runs, before: Runs | None = None) -> tuple[list[float], float | None]:

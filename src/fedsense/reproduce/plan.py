@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -124,19 +125,24 @@ def _experiment(card: Card, cell: Cell, methods: Sequence[str], ways: Ways) -> E
         after += [*card.small, *setting.small, *cell.small]
     after += ways.set
     usual = [*setting.set, *after]
-    recipe = _restricted(load_recipe(setting.recipe, usual), methods, ways.seeds)
+    recipe = _restricted(_loaded(setting.recipe, tuple(usual)), methods, ways.seeds)
     made = Experiment(_slug(cell.setting, cell.set), setting.recipe, tuple(usual), recipe)
     lacking = tuple(absent(recipe))
     if not lacking or not setting.nearest:
         return replace(made, lacking=lacking)
     other = [*setting.set, *setting.nearest, *after]
-    near = _restricted(load_recipe(setting.recipe, other), methods, ways.seeds)
+    near = _restricted(_loaded(setting.recipe, tuple(other)), methods, ways.seeds)
     if absent(near):
         return replace(made, lacking=lacking)
     if not ways.nearest:
         return replace(made, lacking=lacking, nearest=" + ".join(names_of(near)))
     name = "+".join(names_of(near)) + f"-for-{made.name}"
     return Experiment(name, setting.recipe, tuple(other), near, instead=made.datasets)
+
+
+@lru_cache(256)  # tables share settings
+def _loaded(source: str, overrides: tuple[str, ...]) -> Recipe:
+    return load_recipe(source, overrides)
 
 
 def _restricted(recipe: Recipe, methods: Iterable[str], seeds: int | None) -> Recipe:
