@@ -48,7 +48,7 @@ def reproduce(
     ] = False,
 ) -> None:
     """Run a table or figure of a paper again, and print ours beside the published; goes on where it was stopped."""
-    from fedsense.errors import Interrupted, UserError
+    from fedsense.errors import Interrupted, RunFailed, UserError
     from fedsense.reproduce.cards import load_card
     from fedsense.reproduce.plan import Ways, folder_of
 
@@ -67,8 +67,11 @@ def reproduce(
     folder = folder_of(card.paper, size, out)
     ways = Ways(size, seeds, tuple(set_ or ()), nearest)
     again = ["fedsense", "reproduce", *(word for word in sys.argv[2:])] if sys.argv[1:2] == ["reproduce"] else []
+    if size == "paper" and not (dry_run or json_):
+        print("with the paper's own settings, which may take days; --scale small takes minutes")
+    failures: list[str] = []
     try:
-        outcomes = [_one(card, item, ways, folder, dry_run, json_) for item in items]
+        outcomes = [_one(card, paper, item, ways, folder, dry_run, json_, failures) for item in items]
     except KeyboardInterrupt as stop:
         command = f"\n  {shlex.join(again)}" if again else ""
         raise Interrupted(f"interrupted; nothing is lost. The same command goes on{command}") from stop
@@ -77,19 +80,26 @@ def reproduce(
 
         documents = [each if isinstance(each, dict) else as_json(each) for each in outcomes]
         print(json.dumps({"paper": card.paper, "scale": size, "folder": str(folder), "items": documents}, indent=1))
-    elif not dry_run and any(not isinstance(each, dict) and (each.lines or each.pictures) for each in outcomes):
+    some = [each for each in outcomes if not isinstance(each, dict) and (each.lines or each.pictures)]
+    if some and not json_:
         print(f"all of it is in {folder / 'reproduced.md'}")
+    if failures:
+        raise RunFailed("\n".join(failures))
+    if not dry_run and not some and any(item.runs for item in items):
+        raise typer.Exit(2)  # for want of data, as was said
 
 
-def _one(card: Card, item: Item, ways: Ways, folder: Path, dry_run: bool, quiet: bool) -> Outcome | dict[str, Any]:
-    """Run an item as far as there is data, and say what came of it."""
+def _one(
+    card: Card, paper: str, item: Item, ways: Ways, folder: Path, dry_run: bool, quiet: bool, failures: list[str]
+) -> Outcome | dict[str, Any]:
+    """Run an item as far as there is data, and say what came of it; what failed is added to ``failures``."""
     from fedsense.reproduce.outcome import collect, keep
     from fedsense.reproduce.plan import make_plan
 
     say = _say(quiet)
     say(f"\n[bold]{card.paper} {item.id}[/bold]: {item.title}")
     plan = make_plan(card, item, ways)
-    lacking = _lacking(card, plan, ways)
+    lacking = _lacking(paper, plan, ways)
     if item.shows:
         say(f"shows {item.shows}")
     if item.how or item.why:
@@ -100,7 +110,7 @@ def _one(card: Card, item: Item, ways: Ways, folder: Path, dry_run: bool, quiet:
             say(f"  nearest that is here: {lack['nearest']}; run on it, under its own name: {lack['command']}")
     if dry_run:
         return _dry(plan, folder, lacking, say)
-    failures = [failed for each in plan.ready if item.draw != "counts" and (failed := _run(each, folder, quiet))]
+    failures += [failed for each in plan.ready if item.draw != "counts" and (failed := _run(each, folder, quiet))]
     outcome = collect(plan, folder, lacking)
     if item.draw:
         from fedsense.reproduce.pictures import draw
@@ -110,16 +120,14 @@ def _one(card: Card, item: Item, ways: Ways, folder: Path, dry_run: bool, quiet:
         keep(outcome, card, ways.scale, folder)
     if not quiet:
         _print(outcome, folder)
-    for failed in failures:
-        print(f"error: {failed}", file=sys.stderr)
     return outcome
 
 
-def _lacking(card: Card, plan: Plan, ways: Ways) -> list[dict[str, str]]:
+def _lacking(paper: str, plan: Plan, ways: Ways) -> list[dict[str, str]]:
     from fedsense.reproduce.plan import how_to_get
 
     small = ["--scale", ways.scale] if ways.scale != "paper" else []
-    command = shlex.join(["fedsense", "reproduce", card.paper.lower(), plan.item.id, *small, "--nearest"])
+    command = shlex.join(["fedsense", "reproduce", paper, plan.item.id, *small, "--nearest"])
     found = []
     for name in plan.lacking:
         near = list(dict.fromkeys(e.nearest for e in plan.experiments.values() if name in e.lacking and e.nearest))

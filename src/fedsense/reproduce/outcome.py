@@ -92,8 +92,8 @@ def collect(plan: Plan, folder: Path, lacking: list[dict[str, str]]) -> Outcome:
     about = [_about(experiment, result) for experiment in plan.ready
              for results in runs[experiment.name].values() for result in results]  # fmt: skip
     unit = item.unit if item.measure in ("score", "drop") or item.unit != "%" else ""
-    how = item.how or item.why
-    return Outcome(item.id, item.title, item.is_figure, unit, lines, lacking, about, [], item.shows, how, item.note)
+    note = item.note or item.why
+    return Outcome(item.id, item.title, item.is_figure, unit, lines, lacking, about, [], item.shows, item.how, note)
 
 
 def read_runs(experiment: Experiment, folder: Path) -> dict[str, list[Result]]:
@@ -267,9 +267,11 @@ def about_scale(scale: Scale) -> str:
 
 def _markdown(outcome: Outcome) -> str:
     text = [f"## {outcome.id}: {outcome.title}\n"]
-    for key in ("shows", "how"):
-        if getattr(outcome, key):
-            text.append(f"{key.capitalize()}: {getattr(outcome, key)}.\n")
+    for label, said in (("The paper's shows", outcome.shows), ("By hand:", outcome.how)):
+        if said:
+            text.append(f"{label} {said}.\n")
+    if outcome.note and not outcome.lines:
+        text.append(f"{outcome.note}\n")
     for lack in outcome.lacking:
         text.append(f"Not run, for want of {lack['dataset']}: {lack['how']}\n")
     text += [f"![{outcome.title}]({name})\n" for name in outcome.pictures]
