@@ -125,7 +125,7 @@ def _clients(plan: Plan, entries: Sequence[Entry], runs: Mapping[str, Runs]) -> 
         axes.set_xticks(range(len(names)), names, rotation=90, fontsize=7)
     axes.set_title(_title(plan, entries[0]), fontsize=9)
     axes.set_ylabel(entries[0].cell.metric)
-    axes.legend(fontsize=8, frameon=False, ncols=len(entries), loc="lower right")
+    figure.legend(fontsize=8, frameon=False, ncols=len(entries), loc="outside lower center")
     return figure
 
 
