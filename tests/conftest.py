@@ -35,6 +35,15 @@ def real(name: str) -> Path:
     return path
 
 
+def paper(name: str) -> str:
+    """The text of a paper; a test that asks for one is skipped where there is none."""
+    default = Path(__file__).parents[2] / "shared" / "papers"
+    path = Path(os.environ.get("FEDSENSE_TEST_PAPERS", default)) / f"{name}.txt"
+    if not path.exists():
+        pytest.skip(f"needs the text of the paper {name}: set FEDSENSE_TEST_PAPERS to the folder that holds {name}.txt")
+    return path.read_text(encoding="utf-8")
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Tests keep what they read to themselves."""

@@ -25,7 +25,7 @@ from fedsense.recipe import Recipe, make_recipe
 from fedsense.result import Result, report_json
 
 RECIPE_FILE, SUMMARY_FILE = "recipe.json", "summary.json"
-FREE = (*FREE_SETTINGS, "description", "paper")  # may differ when an experiment goes on
+FREE = (*FREE_SETTINGS, "description", "paper", "track")  # may differ when an experiment goes on
 
 
 class Place(Protocol):
@@ -122,12 +122,23 @@ def _engines(
             recipe.model_spec(),
             place.settings(recipe.settings(seed)) if place else recipe.settings(seed),
             folder / run_name(label, seed),
-            listen(label, seed),
+            [*listen(label, seed), *_told(recipe, label, seed, folder)],
             {"label": label, **about, **({"fleet": True} if place else {})},
             place.executor if place else None,
         )
         built.append((label, engine))
     return built
+
+
+def _told(recipe: Recipe, label: str, seed: int, folder: Path) -> list[Listener]:
+    """The trackers the recipe names; nothing of them is imported if it names none."""
+    if not recipe.track:
+        return []
+    from fedsense.trackers import trackers
+
+    tables = recipe.model_dump(mode="json")
+    about = {"method": label, "seed": seed, **{key: tables[key] for key in ("data", "model", "training", "rounds")}}
+    return trackers(recipe.track, recipe.name, run_name(label, seed), folder, about)
 
 
 def reopen(folder: Path, federation: Federation | None = None) -> Engine:

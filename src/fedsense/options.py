@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -17,6 +18,11 @@ _STRICT_ENOUGH = ConfigDict(strict=False, allow_inf_nan=False)
 
 def options_of(target: Callable[..., Any]) -> dict[str, Any]:
     """Name → type of the keywords a function takes, or of the fields of a dataclass."""
+    return dict(_options_of(target))
+
+
+@cache  # working out what annotations mean takes time
+def _options_of(target: Callable[..., Any]) -> dict[str, Any]:
     hints = get_type_hints(target)
     if dataclasses.is_dataclass(target):
         return {f.name: hints[f.name] for f in dataclasses.fields(target) if f.init}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -87,6 +88,7 @@ class Recipe(Table):
     workers: int | None = Field(None, ge=1, strict=True)
     device: str = "auto"
     state_memory: int = Field(DEFAULT_MB, ge=0, strict=True)  # MB
+    track: tuple[str, ...] = ()  # who else is told how runs go: "tensorboard", "mlflow", "wandb"
     finish: bool = Field(False, strict=True)  # after the last round everyone trains once more, for itself
     classes: Any = None  # of several [[data]]: "common", "all" or a list
     data: Any  # [data], a table; or [[data]], a tuple of them
@@ -101,6 +103,16 @@ class Recipe(Table):
         if len(set(value)) < len(value):
             raise UserError(f"seeds {list(value)} name one twice; the same seed gives the same run")
         return value
+
+    @field_validator("track", mode="before")
+    @classmethod
+    def _known_trackers(cls, value: Any) -> Any:
+        from fedsense.trackers import check_trackers
+
+        names = (value,) if isinstance(value, str) else value
+        if isinstance(names, list | tuple):
+            check_trackers([str(name) for name in names])
+        return names
 
     @field_validator("data")
     @classmethod
@@ -123,10 +135,12 @@ class Recipe(Table):
 
     @model_serializer(mode="wrap")
     def _without_what_is_not_asked(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """One [data] has no choice of classes, and its resolved recipe does not speak of it."""
+        """One [data] has no choice of classes, and its resolved recipe does not speak of it; nor of no trackers."""
         written: dict[str, Any] = write(self)
         if self.classes is None:
             written.pop("classes", None)
+        if not self.track:
+            written.pop("track", None)
         return written
 
     @property
@@ -267,6 +281,7 @@ class _InData(UserError):
         self.within = within
 
 
+@cache
 def builtin_recipes() -> dict[str, str]:
     """Name → text of the recipes that come with fedsense; those of a paper are in a folder of its name."""
     folder = resources.files("fedsense") / "recipes"
@@ -274,7 +289,7 @@ def builtin_recipes() -> dict[str, str]:
     for entry in folder.iterdir():
         for file in [entry] if entry.is_file() else entry.iterdir():
             name = file.name if entry.is_file() else f"{entry.name}/{file.name}"
-            if name.endswith(".toml"):
+            if name.endswith(".toml") and not name.endswith("/published.toml"):  # that is a paper's card
                 found[name.removesuffix(".toml")] = file.read_text(encoding="utf-8")
     return dict(sorted(found.items(), key=lambda item: ("/" in item[0], item[0])))
 

@@ -16,6 +16,7 @@ from fedsense.cli.compare import compare
 from fedsense.cli.data import app as data_app
 from fedsense.cli.fleet import app as fleet_app
 from fedsense.cli.report import report, watch
+from fedsense.cli.reproduce import reproduce
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,6 +36,7 @@ app.add_typer(data_app, name="data")
 app.add_typer(fleet_app, name="fleet")
 app.command()(report)
 app.command()(watch)
+app.command()(reproduce)
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, and nothing else.")]
 Set = Annotated[

@@ -1,0 +1,7 @@
+"""What the papers print, and what comes out here: ``fedsense reproduce``.
+
+cards.py     published.toml of a paper: every printed number, and which run gives the same here
+plan.py      the experiments a table needs, as recipes; which datasets are not there
+outcome.py   ours from the runs' folders, beside the published
+pictures.py  the figures
+"""

@@ -1,0 +1,289 @@
+"""Ours beside the published: measured from the folders of runs, in a table and as a document."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from fedsense.engine.folder import RUN_FILE, read_json, write_atomically, write_json
+from fedsense.engine.record import totals, without_nan
+from fedsense.evaluation.metrics import LOWER_IS_BETTER
+from fedsense.evaluation.summary import curve
+from fedsense.experiment import run_name
+from fedsense.reproduce.cards import Card, Cell, Entry
+from fedsense.reproduce.plan import Experiment, Plan, Scale, computed, reference
+from fedsense.result import Grid, Result
+
+Runs = Mapping[str, Sequence[Result]]  # method → its runs, a seed each
+
+
+@dataclass(frozen=True)
+class Line:
+    """A number published, and ours."""
+
+    row: str
+    column: str
+    published: float | None
+    published_std: float | None
+    ours: float | None
+    ours_std: float | None
+    seeds: int  # ours is a mean over so many
+    dataset: str
+    difference: float | None  # none where the data is another one
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of an item."""
+
+    id: str
+    title: str
+    figure: bool
+    unit: str
+    lines: list[Line] = field(default_factory=list)
+    lacking: list[dict[str, str]] = field(default_factory=list)  # dataset, how to get it, the nearest that is there
+    runs: list[dict[str, Any]] = field(default_factory=list)  # what ours was run on
+    pictures: list[str] = field(default_factory=list)
+    shows: str = ""
+    how: str = ""
+    note: str = ""
+
+    def with_pictures(self, names: list[str]) -> Outcome:
+        return replace(self, pictures=names)
+
+    def grid(self) -> Grid:
+        """Row, column, published, ours, difference."""
+        body = [
+            [
+                line.row,
+                line.column,
+                _shown(line.published, line.published_std),
+                _shown(line.ours, line.ours_std),
+                "" if line.difference is None else f"{line.difference:+.2f}",
+            ]
+            for line in self.lines
+        ]
+        return Grid(["row", "column", "published", "ours", "difference"], body, self.caption())
+
+    def caption(self) -> str:
+        seeds = {line.seeds for line in self.lines if line.seeds}
+        parts = [self.unit and f"in {self.unit}", *([f"{max(seeds)} seed{'s' * (max(seeds) > 1)}"] if seeds else [])]
+        parts += [f"on {run['dataset']}: {run['clients']} clients, {run['samples']:,} samples to train on, "
+                  f"{run['done']} of {run['rounds']} rounds" for run in self._kinds_of_runs()]  # fmt: skip
+        return "; ".join(filter(None, [*parts, self.note]))
+
+    def _kinds_of_runs(self) -> list[dict[str, Any]]:
+        """Runs that differ in what they were run on; of more than four, the first."""
+        kinds = {(r["dataset"], r["clients"], r["samples"], r["done"], r["rounds"]): r for r in self.runs}
+        return list(kinds.values())[:4]
+
+
+def collect(plan: Plan, folder: Path, lacking: list[dict[str, str]]) -> Outcome:
+    """The numbers of an item as far as there are runs."""
+    item = plan.item
+    runs = {experiment.name: read_runs(experiment, folder) for experiment in plan.ready}
+    entries = [] if item.draw == "counts" else computed(item)
+    lines = [_line(plan, entry, runs) for entry in entries if not plan.of(entry.cell).lacking]
+    about = [_about(experiment, result) for experiment in plan.ready
+             for results in runs[experiment.name].values() for result in results]  # fmt: skip
+    unit = item.unit if item.measure in ("score", "drop") or item.unit != "%" else ""
+    note = item.note or item.why
+    return Outcome(item.id, item.title, item.is_figure, unit, lines, lacking, about, [], item.shows, item.how, note)
+
+
+def read_runs(experiment: Experiment, folder: Path) -> dict[str, list[Result]]:
+    """Method → its runs, as far as they are there and have a score."""
+    found: dict[str, list[Result]] = {}
+    for label in experiment.recipe.methods():
+        for seed in experiment.recipe.seeds:
+            place = folder / experiment.name / run_name(label, seed)
+            if (place / RUN_FILE).is_file() and (result := Result.read(place)).ledger:
+                found.setdefault(label, []).append(result)
+    return found
+
+
+def _line(plan: Plan, entry: Entry, runs: Mapping[str, Runs]) -> Line:
+    experiment = plan.of(entry.cell)
+    before: Runs = {}
+    if entry.cell.measure == "drop":
+        other = plan.of(reference(plan.item, entry.cell))
+        before = runs.get(other.name, {})
+    values, std = measured(entry.cell, runs[experiment.name], before)
+    mean = statistics.fmean(values) if values else None
+    row, column = _named(entry, experiment)
+    if experiment.instead:
+        return Line(row, column, None, None, mean, std, len(values), experiment.datasets, None)
+    difference = None if mean is None or entry.value is None else mean - entry.value
+    return Line(row, column, entry.value, entry.std, mean, std, len(values), experiment.datasets, difference)
+
+
+def _named(entry: Entry, experiment: Experiment) -> tuple[str, str]:
+    """Row and column; where the data is another, its name in place of the paper's, or before all else."""
+    if not experiment.instead:
+        return entry.row, entry.heading
+    places = [_renamed(text, experiment) for text in (entry.row, entry.group, entry.column)]
+    row, group, column = (new or old for new, old in zip(places, (entry.row, entry.group, entry.column), strict=True))
+    heading = " ".join(filter(None, (group, column)))
+    return row, heading if any(places) else f"{experiment.datasets}: {heading}"
+
+
+def _renamed(text: str, experiment: Experiment) -> str:
+    """``HHAR`` → ``hapt``, ``CIFAR100, 20 clients`` → ``cifar10, 20 clients``; nothing if it names no dataset."""
+    first, rest = re.match(r"([\w-]*)(.*)", text, re.S).groups()  # type: ignore[union-attr]
+    return f"{experiment.datasets}{rest}" if first and _letters(first) == _letters(experiment.instead) else ""
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"\W", "", name).lower()
+
+
+def measured(cell: Cell, runs: Runs, before: Runs | None = None) -> tuple[list[float], float | None]:
+    """A cell's value of every seed that has one; and what stands after ±."""
+    each = MEASURES[cell.measure]
+    values = []
+    for result in runs.get(cell.method, ()):
+        others = {r.seed: r for r in (before or {}).get(cell.method, ())} if cell.measure == "drop" else {
+            r.seed: r for r in runs.get(cell.of, ())}  # fmt: skip
+        value = each(cell, result, others.get(result.seed))
+        if value is not None and math.isfinite(value):
+            values.append(value)
+    if cell.spread == "clients" and cell.measure == "score":
+        return values, _over_clients(cell, runs.get(cell.method, ()))
+    return values, statistics.stdev(values) if len(values) > 1 else None
+
+
+def _over_clients(cell: Cell, results: Sequence[Result]) -> float | None:
+    stds = [row.std * _scale(cell) for result in results for row in _rows(cell, result) if len(row.clients) > 1]
+    return statistics.fmean(stds) if stds else None
+
+
+def _rows(cell: Cell, result: Result) -> list[Any]:
+    rows = result.rows(cell.summary) if result.history else []
+    return [row for row in rows if (row.view, row.metric) == (cell.view, cell.metric)]
+
+
+def _scale(cell: Cell) -> float:
+    return 1.0 if cell.metric in LOWER_IS_BETTER else 100.0
+
+
+def _score(cell: Cell, result: Result, _: Result | None) -> float | None:
+    for row in _rows(cell, result):
+        return _scale(cell) * float(row.weighted_mean if cell.weighted else row.mean)
+    return None
+
+
+def _rounds(cell: Cell, result: Result, other: Result | None) -> float | None:
+    """The first scored round that is as good as the other's best, or last."""
+    if other is None or not other.history or cell.view not in result.history[-1]["scores"]:
+        return None
+    goal = [value for _, value in curve(other.history, cell.view, cell.metric)]
+    wanted = goal[-1] if cell.target == "final" else max(goal)
+    reached = [r for r, value in curve(result.history, cell.view, cell.metric) if value >= wanted]
+    return float(reached[0]) if reached else None
+
+
+def _speedup(cell: Cell, result: Result, other: Result | None) -> float | None:
+    mine = _rounds(cell, result, other)
+    theirs = None if other is None else _rounds(cell, other, other)
+    return None if mine is None or theirs is None else theirs / mine
+
+
+def _drop(cell: Cell, result: Result, other: Result | None) -> float | None:
+    now, then = _score(cell, result, None), None if other is None else _score(cell, other, None)
+    return None if now is None or then is None else then - now
+
+
+def _traffic(cell: Cell, result: Result, other: Result | None) -> float | None:
+    return _relative(cell, result, other, _kilobytes)
+
+
+def _time(cell: Cell, result: Result, other: Result | None) -> float | None:
+    return _relative(cell, result, other, lambda r: float(r.cost["seconds"]))
+
+
+def _relative(cell: Cell, result: Result, other: Result | None, of: Callable[[Result], float]) -> float | None:
+    if not cell.of:
+        return of(result)
+    return of(result) / of(other) if other is not None and of(other) else None
+
+
+def _kilobytes(result: Result) -> float:
+    """Of a client in the last round, down and up: in the first some methods have nothing to send yet."""
+    last = [line for line in result.ledger if line["round"] == result.done]
+    spent = totals(last)
+    return float(spent["bytes_down"] + spent["bytes_up"]) / max(sum(len(line["clients"]) for line in last), 1) / 1000
+
+
+MEASURES: dict[str, Callable[[Cell, Result, Result | None], float | None]] = {
+    "score": _score,
+    "rounds": _rounds,
+    "speedup": _speedup,
+    "drop": _drop,
+    "traffic": _traffic,
+    "time": _time,
+}
+
+
+def _about(experiment: Experiment, result: Result) -> dict[str, Any]:
+    """What a run was run on."""
+    assert result.folder is not None
+    clients = read_json(result.folder / RUN_FILE)["clients"]
+    return {
+        "folder": str(result.folder),
+        "dataset": experiment.datasets,
+        "clients": len(clients),
+        "samples": sum(sizes.get("train", 0) for sizes in clients.values()),
+        "done": result.done,
+        "rounds": result.rounds,
+    }
+
+
+def keep(outcome: Outcome, card: Card, scale: Scale, folder: Path) -> None:
+    """The item's document, and ``reproduced.md``: all items that were reproduced in this folder so far."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / f"{outcome.id}.json", as_json(outcome))
+    parts = [f"# {card.paper}: published and ours\n\n{card.title}. {about_scale(scale)}\n"]
+    for item in card.items:
+        if (path := folder / f"{item.id}.json").is_file():
+            known = read_json(path)
+            parts.append(_markdown(Outcome(**{**known, "lines": [Line(**line) for line in known["lines"]]})))
+    write_atomically(folder / "reproduced.md", "\n".join(parts).encode())
+
+
+def as_json(outcome: Outcome) -> dict[str, Any]:
+    return without_nan(asdict(outcome))  # type: ignore[no-any-return]
+
+
+def about_scale(scale: Scale) -> str:
+    if scale == "paper":
+        return "Run with the paper's own settings."
+    return "Run small: fewer rounds, samples and seeds than the paper's, so differences say little."
+
+
+def _markdown(outcome: Outcome) -> str:
+    text = [f"## {outcome.id}: {outcome.title}\n"]
+    for label, said in (("The paper's shows", outcome.shows), ("By hand:", outcome.how)):
+        if said:
+            text.append(f"{label} {said}.\n")
+    if outcome.note and not outcome.lines:
+        text.append(f"{outcome.note}\n")
+    for lack in outcome.lacking:
+        text.append(f"Not run, for want of {lack['dataset']}: {lack['how']}\n")
+    text += [f"![{outcome.title}]({name})\n" for name in outcome.pictures]
+    if outcome.lines:
+        grid = outcome.grid()
+        text.append("| " + " | ".join(grid.header) + " |\n|" + "---|" * len(grid.header))
+        text += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in grid.rows]
+        text.append(f"\n{grid.caption}\n")
+    return "\n".join(text)
+
+
+def _shown(value: float | None, std: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.2f}" + ("" if std is None else f" ± {std:.2f}")

@@ -1,0 +1,279 @@
+"""``fedsense reproduce`` on a small made-up paper, whole; and the plans of the real ones, without running them."""
+
+import json
+import re
+
+import pytest
+
+from conftest import real
+from fedsense.cli import _run as cli
+from fedsense.engine.rounds import HELD_OUT, VIEWS
+from fedsense.reproduce.cards import Cell, load_card, papers
+from fedsense.reproduce.outcome import measured
+from fedsense.reproduce.plan import Ways, computed, make_plan
+from fedsense.result import Result
+
+RECIPE = """\
+name = "made-up"
+rounds = 3
+seeds = [0, 1]
+executor = "serial"
+
+[data]
+name = "synthetic-imu"
+clients = 3
+samples = 24
+
+[model]
+name = "flic-mlp"
+
+[evaluation]
+views = ["personal", "global"]
+metrics = ["accuracy"]
+
+[training]
+epochs = 1
+
+[[method]]
+name = "local"
+
+[[method]]
+name = "fedavg"
+"""
+CARD = """\
+paper = "Made-up"
+title = "A paper that nobody wrote"
+small = ["rounds=2", "seeds=[0]"]
+
+[setting.here]
+recipe = "made-up.toml"
+
+[setting.there]
+recipe = "made-up.toml"
+set = ['data={name="hhar"}']
+nearest = ['data={name="synthetic-imu", clients=2, samples=24}']
+
+[[table]]
+id = "T1"
+title = "Methods"
+printed = "Table 1"
+across = [{ name = "HERE", setting = "here" }, { name = "HHAR", setting = "there" }]
+columns = [{ name = "Acc" }, { name = "KB", measure = "traffic", of = "fedavg" }]
+rows = [
+    { name = "Local", method = "local", values = "50.0±1.0 0.5  60.0 0.5" },
+    { name = "FedAvg", method = "fedavg", values = "60.0 1.0  70.0 1.0" },
+]
+
+[[figure]]
+id = "F1"
+title = "Over rounds"
+printed = "Fig. 1"
+shows = "lines"
+draw = "curves"
+setting = "here"
+columns = [{ name = "HERE" }]
+rows = [{ name = "FedAvg", method = "fedavg" }]
+
+[[figure]]
+id = "F2"
+title = "By hand"
+printed = "Fig. 2"
+shows = "a drawing"
+how = "a pencil"
+"""
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "made-up.toml").write_text(RECIPE)
+    (tmp_path / "card.toml").write_text(CARD)
+    return tmp_path
+
+
+def reproduce(capfd, *words, code=0):
+    assert cli(["reproduce", *words]) == code
+    return capfd.readouterr()
+
+
+def test_a_table_from_beginning_to_end(place, capfd):
+    said = reproduce(capfd, "card.toml", "T1", "--scale", "small")
+    assert "hhar is not here; get it: `fedsense data fetch hhar`" in said.out
+    assert "nearest that is here: synthetic-imu" in said.out
+    assert "fedsense reproduce card.toml T1 --scale small --nearest" in said.out
+    folder = place / "runs" / "reproduce" / "made-up-small"
+    result = Result.read(folder / "here" / "fedavg-seed0")
+    ours = 100 * result.rows("final")[0].mean
+    assert re.search(rf"FedAvg +HERE Acc +60.00 +{ours:.2f} +{ours - 60:+.2f}", said.out)
+    assert re.search(r"HERE KB +1.00 +1.00 +\+0.00", said.out)
+    assert "HHAR Acc" not in said.out
+    text = (folder / "reproduced.md").read_text()
+    assert f"| FedAvg | HERE Acc | 60.00 | {ours:.2f} | {ours - 60:+.2f} |" in text
+    assert "Not run, for want of hhar" in text
+    assert "differences say little" in text
+    assert re.search(r"3 clients, \d+ samples to train on, 2 of 2 rounds", text)
+
+
+def test_it_goes_on_and_other_items_use_the_same_runs(place, capfd):
+    reproduce(capfd, "card.toml", "T1", "--set", "rounds=1", "--seeds", "1")
+    folder = place / "runs" / "reproduce" / "made-up-paper" / "here" / "fedavg-seed0"
+    first = (folder / "scores.jsonl").read_bytes()
+    said = json.loads(reproduce(capfd, "card.toml", "T1", "--json").out)
+    assert (folder / "scores.jsonl").read_bytes().startswith(first)
+    (table,) = said["items"]
+    line = next(each for each in table["lines"] if (each["row"], each["column"]) == ("FedAvg", "HERE Acc"))
+    assert line["seeds"] == 2
+    assert line["ours_std"] is not None
+    assert line["difference"] == pytest.approx(line["ours"] - 60.0)
+    assert table["lacking"][0]["dataset"] == "hhar"
+    before = (folder / "ledger.jsonl").read_bytes()  # with the seconds each round took
+    reproduce(capfd, "card.toml", "F1")
+    assert (folder / "ledger.jsonl").read_bytes() == before  # nothing was run again
+    assert (place / "runs" / "reproduce" / "made-up-paper" / "F1.svg").read_text().startswith("<svg")
+    text = (place / "runs" / "reproduce" / "made-up-paper" / "reproduced.md").read_text()
+    assert text.index("## T1") < text.index("## F1")  # both are in it
+
+
+def test_where_nothing_can_be_run_the_code_says_so(place, capfd, monkeypatch):
+    monkeypatch.delenv("FEDSENSE_DATA", raising=False)
+    said = reproduce(capfd, "protohar", "III", "--scale", "small", code=2)
+    for name in ("pamap2", "usc-had", "unimib-shar"):
+        assert f"{name} is not here; get it: `fedsense data fetch {name}`" in said.out
+    assert "nearest that is here" not in said.out
+    said = reproduce(capfd, "card.toml", "F2")
+    assert "by hand: a pencil" in said.out
+
+
+def test_another_dataset_has_its_own_name_and_no_difference(place, capfd):
+    said = json.loads(reproduce(capfd, "card.toml", "T1", "--scale", "small", "--nearest", "--json").out)
+    other = [line for line in said["items"][0]["lines"] if line["column"] == "synthetic-imu Acc"]
+    assert len(other) == 2
+    for line in other:
+        assert line["published"] is None
+        assert line["difference"] is None
+        assert line["ours"] is not None
+        assert line["dataset"] == "synthetic-imu"
+    assert not any("HHAR" in line["column"] for line in said["items"][0]["lines"])
+
+
+def test_a_dry_run_says_what_would_be_run(place, capfd):
+    said = json.loads(reproduce(capfd, "card.toml", "--dry-run", "--json").out)
+    table, figure, by_hand = said["items"]
+    here, there = table["experiments"]
+    assert here["methods"] == ["local", "fedavg"]
+    assert (here["seeds"], here["rounds"], here["done"], here["lacking"]) == ([0, 1], 3, 0, [])
+    assert there["lacking"] == ["hhar"]
+    assert figure["experiments"][0]["command"] == "fedsense run made-up.toml"
+    assert by_hand["experiments"] == []
+    assert not (place / "runs").exists()
+
+
+def test_mistakes_are_explained(place, capfd):
+    assert "did you mean 'fedali'" in reproduce(capfd, "fedalli", code=2).err
+    assert "no 'T9'" in reproduce(capfd, "card.toml", "T9", code=2).err
+    assert "say paper or small" in reproduce(capfd, "card.toml", "--scale", "big", code=2).err
+    assert "no such folder" in reproduce(capfd, "card.toml", "--data", "nowhere", code=2).err
+    (place / "card.toml").write_text(CARD.replace('draw = "curves"', 'drow = "curves"'))
+    assert "figure.0.drow" in reproduce(capfd, "card.toml", code=2).err
+    (place / "card.toml").write_text(CARD.replace('method = "local"', 'method = "lokal"'))
+    assert "no method 'lokal'; did you mean 'local'" in reproduce(capfd, "card.toml", "T1", code=2).err
+
+
+def test_the_list_says_what_can_be_run_here(capfd, monkeypatch):
+    monkeypatch.delenv("FEDSENSE_DATA", raising=False)
+    states = {(e["paper"], e["id"]): e for e in json.loads(reproduce(capfd, "--json").out)}
+    assert states["fedali", "T1"]["lacking"] == ["hhar", "realworld"]
+    assert states["flic", "F4"]["state"] == "can be run here"  # made-up data
+    assert states["flic", "T3"]["state"] == "needs digits, textcaps, moabb"
+    assert states["flic", "F2"]["state"].startswith("by hand: python benchmarks/flic_theorem1.py")
+
+
+def test_data_that_is_there_is_seen(capfd, tmp_path):
+    (tmp_path / "hhar").mkdir()
+    (tmp_path / "mnist.tar").touch()
+    (tmp_path / "usps.tar.xz").touch()
+    told = json.loads(reproduce(capfd, "--json", "--data", str(tmp_path)).out)
+    states = {(e["paper"], e["id"]): e["state"] for e in told}
+    assert states["fedali", "T4"] == "can be run here"
+    assert states["flic", "T4"] == "in part: the rest needs textcaps"
+
+
+@pytest.mark.parametrize("near", [False, True])
+@pytest.mark.parametrize("scale", ["paper", "small"])
+@pytest.mark.parametrize("paper", papers())
+def test_every_recipe_reads_with_its_overrides_and_has_the_method_and_view(paper, scale, near, monkeypatch, tmp_path):
+    if near:  # as if what stands in for others were there
+        for name in ("hapt", "sp-sw-har", "wisdm2019", "wical", "cifar10", "mnist", "ssvep-exo"):
+            (tmp_path / name).mkdir()
+    monkeypatch.setenv("FEDSENSE_DATA", str(tmp_path))
+    card = load_card(paper)
+    names = {}
+    for item in card.items:
+        assert item.runs or item.how or item.why, item.id
+        plan = make_plan(card, item, Ways(scale, nearest=near))
+        for entry in computed(item):
+            experiment = plan.of(entry.cell)
+            recipe = experiment.recipe
+            if item.draw not in ("counts",):
+                assert entry.cell.method in recipe.methods(), (item.id, entry)
+            if entry.cell.measure in ("score", "rounds", "speedup", "drop") and item.draw not in (
+                "counts", "embedding", "confusion"):  # fmt: skip
+                assert entry.cell.view in (*VIEWS, *HELD_OUT)
+                assert entry.cell.view in recipe.evaluation.views, (item.id, entry)
+                assert entry.cell.metric in recipe.evaluation.metrics, (item.id, entry)
+            names.setdefault(experiment.name, set()).add(experiment.overrides)
+            if experiment.instead:
+                assert not set(experiment.datasets.split(" + ")) & set(experiment.instead.split(" + "))
+    assert all(len(each) == 1 for each in names.values())  # one folder, one experiment
+    assert all(len(name.encode()) < 200 and "/" not in name for name in names)
+
+
+def history(*means):
+    return [{"round": i + 1, "scores": {"personal": {"val": {}, "test": {"accuracy": {"a": m - 0.1, "b": m + 0.1}}}}}
+            for i, m in enumerate(means)]  # fmt: skip
+
+
+def result(method, seed, *means, up=1000):
+    ledger = [{"round": i + 1, "clients": {"a": {"down": {"m": up}, "up": {"m": up}, "seconds": 2.0,
+               "peak_memory_bytes": 0}}} for i in range(len(means))]  # fmt: skip
+    return Result(method, seed, len(means), {"a": 10, "b": 30}, history(*means), ledger)
+
+
+def test_measures_by_hand():
+    """Two seeds; FedAvg at 0.5, 0.7, 0.6 and 0.5, 0.6, 0.7: it is at its best in rounds 2 and 3."""
+    runs = {
+        "fedavg": [result("fedavg", 0, 0.5, 0.7, 0.6), result("fedavg", 1, 0.5, 0.6, 0.7)],
+        "mine": [result("mine", 0, 0.7, 0.8, 0.75, up=500), result("mine", 1, 0.6, 0.7, 0.85, up=500)],
+        "bad": [result("bad", 0, 0.1, 0.1, 0.1)],
+    }
+
+    def of(method="mine", before=None, **said):
+        values, std = measured(Cell(method=method, **said), runs, before)
+        return [pytest.approx(v) for v in values], std
+
+    assert of() == ([75, 85], pytest.approx(50**0.5))  # final; sample deviation of 75 and 85
+    assert of(summary="best-on-test")[0] == [80, 85]
+    assert of(weighted=True)[0] == [80, 90]  # (10 · 0.65 + 30 · 0.85) / 40
+    assert of(spread="clients") == ([75, 85], pytest.approx(10))
+    assert of(measure="rounds", of="fedavg")[0] == [1, 2]
+    assert of(measure="rounds", of="fedavg", target="final")[0] == [1, 2]
+    assert of(measure="speedup", of="fedavg")[0] == [2, 1.5]
+    assert of(method="bad", measure="rounds", of="fedavg") == ([], None)
+    assert of(measure="traffic")[0] == [1, 1]
+    assert of(measure="traffic", of="fedavg")[0] == [0.5, 0.5]
+    assert of(measure="time", of="fedavg")[0] == [1, 1]
+    before = {"mine": [result("mine", 0, 0.9), result("mine", 1, 0.8)]}
+    assert of(before=before, measure="drop")[0] == [15, -5]
+
+
+@pytest.mark.experiment
+def test_figures_of_models_on_real_recordings(tmp_path, monkeypatch, capfd):
+    """Confusion matrices and representations, which need the models themselves; a minute."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "hapt.tar.xz").symlink_to(real("hapt.tar.xz"))
+    quick = ["--scale", "small", "--nearest", "--data", "data", "--set", "rounds=2", "--set", "data.samples=24"]
+    for item in ("F2", "F5", "F7"):
+        reproduce(capfd, "fedcoad", item, *quick)
+    pictures = sorted(path.name for path in (tmp_path / "runs" / "reproduce" / "fedcoad-small").glob("*.svg"))
+    assert pictures == ["F2.svg", "F5.svg", "F7-FS+LS+QS.svg", "F7-FS+LS.svg", "F7-FS+QS.svg", "F7-FS.svg"]
