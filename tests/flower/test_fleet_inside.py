@@ -5,10 +5,9 @@ import math
 import shutil
 from dataclasses import dataclass, field, fields, replace
 
-import numpy as np
 import pytest
 import torch
-from fleets import IMU, Inside, clients_of, embedded, inside, lines, recipe, run_inside, same_results
+from fleets import IMU, Inside, clients_of, embedded, inside, lines, recipe, run_inside, same_results, write_recordings
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedsense.bundle import from_bytes, to_bytes
@@ -301,35 +300,6 @@ def test_a_node_with_classes_of_its_own_gets_the_numbers_of_all(tmp_path):
     (_, site) = nodes[1]._site
     labels = set(site.client("ben").data.train.y.tolist())
     assert labels == {1, 2}
-
-
-def write_recordings(folder, who, labels):
-    folder.mkdir()
-    rng = np.random.default_rng(len(who))
-    rows = ["time,x,y,label"]
-    for i in range(1200):
-        rows.append(f"{i / 50:.2f},{rng.normal():.4f},{rng.normal():.4f},{labels[i // 300 % len(labels)]}")
-    (folder / f"{who}.csv").write_text("\n".join(rows))
-    described = 'name = "ours"\n[recording]\ntime = "time"\ntime-unit = "s"\ncolumns = ["x", "y"]\nlabel = "label"\n'
-    (folder / "dataset.toml").write_text(described)
-
-
-def test_no_raw_sample_is_in_what_nodes_send(tmp_path):
-    asked = recipe("fedavg", "protohar", "flic", rounds=2)
-    grid = inside(asked, tmp_path / "keep")
-    run_inside(grid, asked, tmp_path / "fleet")
-    wire = b"".join(
-        array.data
-        for _, records in grid.received
-        for record in records.array_records.values()
-        for array in record.values()
-    )
-    assert len(wire) > 100_000
-    for client in asked.federation(0):
-        for split in client.splits:
-            for sample in split.x:
-                for row in sample:
-                    assert row.numpy().tobytes()[:32] not in wire
 
 
 def test_views_that_need_everyones_recordings_are_left_out(tmp_path):

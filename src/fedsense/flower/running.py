@@ -98,7 +98,8 @@ def serve(
             write_json(fleet / RUNNING, about)
             say(f"listening at {host}:{port}; the run is in {out}")
             _watch(superlink, env, run, out, say)
-            write_json(out / "traffic.json", {"received": gate.app.received, "sent": gate.app.sent})
+            carried = {"received": gate.app.received, "sent": gate.app.sent, "idle": gate.app.idle}
+            write_json(out / "traffic.json", carried)
     finally:
         (fleet / RUNNING).unlink(missing_ok=True)
         superlink.stop()
