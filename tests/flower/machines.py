@@ -17,6 +17,7 @@ from typing import Any
 
 from fleets import clients_of
 
+from fedsense.flower.pace import LOOK
 from fedsense.flower.processes import answers, free_port
 from fedsense.flower.setup import add_node, create
 from fedsense.recipe import Recipe
@@ -28,9 +29,9 @@ PATIENCE = 240  # seconds
 class Started:
     """A command of fedsense in a process of its own; its output is in a file."""
 
-    def __init__(self, log: Path, *words: Any) -> None:
+    def __init__(self, log: Path, *words: Any, poll: str = "0.1") -> None:
         self.log = log
-        env = {**os.environ, "FEDSENSE_FLEET_POLL": "0.1"}
+        env = {**os.environ, "FEDSENSE_FLEET_POLL": poll}
         with log.open("ab") as file:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "fedsense", "fleet", *map(str, words)],
@@ -69,24 +70,27 @@ class Started:
 class RealFleet:
     """A folder with keys, nodes that run, each at the end of a wire, and servers one after another at one port."""
 
-    def __init__(self, folder: Path, asked: Recipe) -> None:
-        self.folder, self.asked, self.port = folder, asked, free_port()
+    def __init__(self, folder: Path, asked: Recipe, plain: bool = False) -> None:
+        """``plain``: as users have it, without wires that can be read and at the usual pace."""
+        self.folder, self.asked, self.port, self.plain = folder, asked, free_port(), plain
         self.started: list[Started] = []
         self.wires: dict[str, Wire] = {}
         create(folder / "fleet", [])
         for name in clients_of(asked):
             add_node(folder / "fleet", name)
-            self.wires[name] = Wire(self.port, folder / "fleet" / "server")
+            if not plain:
+                self.wires[name] = Wire(self.port, folder / "fleet" / "server")
 
     def keys(self, name: str) -> Path:
         return self.folder / "fleet" / "nodes" / name
 
     def start(self, log: str, *words: Any) -> Started:
-        self.started.append(Started(self.folder / log, *words))
+        self.started.append(Started(self.folder / log, *words, poll=str(LOOK) if self.plain else "0.1"))
         return self.started[-1]
 
     def node(self, name: str, keys: Path | None = None, log: str | None = None, *words: Any) -> Started:
-        where = ("--server", f"{HERE}:{self.wires[name].port}", "--keys", keys or self.keys(name), "--client", name)
+        port = self.port if self.plain else self.wires[name].port
+        where = ("--server", f"{HERE}:{port}", "--keys", keys or self.keys(name), "--client", name)
         return self.start(log or f"{name}.log", "node", *where, *words)
 
     def running(self, name: str) -> Started:

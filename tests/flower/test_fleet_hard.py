@@ -215,7 +215,7 @@ NODES, ROUNDS, SETTLED, MB_A_ROUND = 16, 20, 5, 0.5
 def test_a_soak_does_not_grow(tmp_path):
     """Sixteen nodes, twenty rounds: memory of the server and of the nodes, each with its SuperNode, round by round."""
     asked = recipe(rounds=ROUNDS, data={**DATA, "clients": NODES}, model={"name": "flic-mlp", "hidden": 8})
-    fleet = RealFleet(tmp_path, asked)
+    fleet = RealFleet(tmp_path, asked, plain=True)
     table = []
     try:
         nodes = [fleet.node(name) for name in clients_of(asked)]

@@ -15,8 +15,10 @@ from fedsense.engine.rounds import Engine
 from fedsense.errors import RunFailed, UserError
 from fedsense.flower.fleet import Fleet, Terms
 from fedsense.flower.node import Node, Source
+from fedsense.flower.pace import Patience
 from fedsense.flower.records import answers_from_records, answers_to_records, text_of
 from fedsense.methods import METHODS, Scaffold
+from fedsense.personal import load_personal
 from fedsense.result import Result
 
 ALONE = [name for name in METHODS if not METHODS[name].pools]
@@ -319,8 +321,45 @@ def test_what_scoring_costs_is_written_down(tmp_path):
     assert line["bytes"] == sum(down)  # FedAvg's model, once to each node
 
 
-def test_personal_models_are_on_the_nodes(tmp_path):
+def test_personal_models_are_on_the_nodes(here, tmp_path):
+    """And can be taken home there: they predict what those of one machine predict."""
     asked = recipe("fedavg", rounds=1)
     out = run_inside(inside(asked, tmp_path / "keep"), asked, tmp_path / "fleet")
+    first = clients_of(asked)[0]
     with pytest.raises(UserError, match="personal models are on the nodes"):
-        Result.read(out / "fedavg-seed0").personal_model(clients_of(asked)[0])
+        Result.read(out / "fedavg-seed0").personal_model(first)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "protohar", "fedapa", "flic", "fedali", "local"])
+def test_a_node_exports_what_one_machine_has(name, here, tmp_path):
+    data = {"name": "synthetic-imu", "clients": 2, "samples": 16, "window": 128 if name == "fedali" else 32}
+    asked = recipe(name, model=MODELS.get(name, "flic-mlp"), data=data)
+    run_inside(inside(asked, tmp_path / "keep"), asked, tmp_path / "fleet")
+    one = Result.read(embedded(asked, tmp_path / "here") / f"{name}-seed0")
+    for place, client in enumerate(asked.federation(0)):
+        code, _, err = here("export", f"keep/{place}", "--out", "mine.safetensors")
+        assert code == 0, err
+        mine, x = load_personal(tmp_path / "mine.safetensors"), client.test.x
+        assert mine.client == client.id
+        assert (mine.probabilities(x) == one.personal_model(client.id).probabilities(x)).all()
+    assert "has no client 'nobody'" in here("export", "keep/0", "--client", "nobody")[2]
+
+
+def test_a_node_that_was_given_half_a_model_has_none_to_export(here, tmp_path):
+    scored = {"views": ["personal"], "metrics": ["accuracy"], "moment": "received"}
+    asked = recipe("protohar", rounds=1, evaluation=scored)
+    run_inside(inside(asked, tmp_path / "keep"), asked, tmp_path / "fleet")
+    assert "the recipe scores what was received" in here("export", "keep/0")[2]
+
+
+def test_whoever_waits_for_long_looks_less_often(monkeypatch):
+    now = 100.0
+    monkeypatch.setattr("fedsense.flower.pace.time.monotonic", lambda: now)
+    patience = Patience(0.2, 3.0)
+    assert patience.pause() == 0.2
+    now += 10
+    assert patience.pause() == pytest.approx(1.0)  # a tenth of what was waited
+    now += 100
+    assert patience.pause() == 3.0
+    patience.over()
+    assert patience.pause() == 0.2

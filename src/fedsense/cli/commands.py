@@ -13,6 +13,7 @@ import typer
 
 from fedsense import __version__
 from fedsense.cli.data import app as data_app
+from fedsense.cli.export import export
 from fedsense.cli.fleet import app as fleet_app
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ app = typer.Typer(
 
 app.add_typer(data_app, name="data")
 app.add_typer(fleet_app, name="fleet")
+app.command()(export)
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, and nothing else.")]
 Set = Annotated[

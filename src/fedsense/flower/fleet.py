@@ -23,12 +23,15 @@ from fedsense.engine.rounds import HELD_OUT, NEW_CLIENT, Engine, Settings
 from fedsense.errors import RunFailed, UserError
 from fedsense.federation import Federation
 from fedsense.flower.caller import Caller
+from fedsense.flower.pace import Patience
 from fedsense.flower.records import text_of, to_records
 from fedsense.flower.roster import Introduction, Roster
 from fedsense.recipe import Recipe
 
 ELSEWHERE = ("generalisation", *HELD_OUT, NEW_CLIENT)  # views that need recordings of several clients in one place
-SHORTEST, LONGEST = 0.05, 0.5  # seconds between looking for replies
+SHORTEST, LONGEST = 0.05, 1.0  # seconds between looking for replies
+AT_ONCE = 4  # threads that may look so often; more share the pace, or the SuperLink would do nothing else
+BETWEEN = 0.5  # seconds between looking for nodes
 GREETING = 60.0  # seconds a node has to say who it is
 SOON, AGAIN = 1.0, 300.0  # seconds after which one that did not is asked again, before a run and during one
 LOOKERS = 32  # threads that do so
@@ -149,7 +152,7 @@ class Fleet:
                     f"{len(here)} of {self.terms.nodes} nodes came within {self.terms.wait:g} s; start the others "
                     "(fedsense fleet node), see what they say, or ask for fewer (--nodes)"
                 )
-            time.sleep(LONGEST)
+            time.sleep(BETWEEN)
 
     def wait_for(self, clients: Sequence[str], until: float) -> None:
         """Until the nodes of these clients are connected."""
@@ -157,7 +160,7 @@ class Fleet:
             self.meet()
             if all(self.home.get(client) in self._met for client in clients):
                 return
-            time.sleep(max(0.0, min(LONGEST, until - time.monotonic())))
+            time.sleep(max(0.0, min(BETWEEN, until - time.monotonic())))
 
     def _write(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -183,8 +186,10 @@ class Fleet:
         end = time.monotonic() + deadline
         arrived: Queue[tuple[str, Message | Exception]] = Queue()
         each = list(waiting)
-        for i in range(min(LOOKERS, len(each))):
-            Thread(target=self._look, args=(each[i::LOOKERS], end, arrived), daemon=True).start()
+        lookers = min(LOOKERS, len(each))
+        for i in range(lookers):
+            patience = Patience(SHORTEST * max(1.0, lookers / AT_ONCE), LONGEST)
+            Thread(target=self._look, args=(each[i::LOOKERS], end, arrived, patience), daemon=True).start()
         while waiting and (left := end - time.monotonic()) > 0:
             try:
                 message, reply = arrived.get(timeout=left)
@@ -195,9 +200,11 @@ class Fleet:
         for node in waiting.values():
             yield node, f"it did not answer within {deadline:g} s"
 
-    def _look(self, messages: Sequence[str], end: float, arrived: Queue[tuple[str, Message | Exception]]) -> None:
+    def _look(
+        self, messages: Sequence[str], end: float, arrived: Queue[tuple[str, Message | Exception]], patience: Patience
+    ) -> None:
         """Look for replies until all are there. Whoever dies while sending holds up this thread, and no other."""
-        waiting, pause = set(messages), SHORTEST
+        waiting = set(messages)
         while waiting and time.monotonic() < end:
             try:
                 replies = list(self.grid.pull_messages(sorted(waiting)))
@@ -208,9 +215,10 @@ class Fleet:
             for reply in replies:
                 waiting.discard(reply.metadata.reply_to_message_id)
                 arrived.put((reply.metadata.reply_to_message_id, reply))
-            pause = SHORTEST if replies else min(pause * 1.2, LONGEST)
+            if replies:
+                patience.over()
             if waiting:
-                time.sleep(min(pause, max(0.0, end - time.monotonic())))
+                time.sleep(min(patience.pause(), max(0.0, end - time.monotonic())))
 
 
 def _content(reply: Message | Exception) -> RecordDict | str:

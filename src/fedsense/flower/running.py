@@ -22,7 +22,7 @@ from fedsense.engine.folder import read_json, write_json
 from fedsense.errors import RunFailed, UserError
 from fedsense.flower.gate import OpenGate
 from fedsense.flower.node import Node, Source
-from fedsense.flower.pace import quicken
+from fedsense.flower.pace import Patience, quicken
 from fedsense.flower.processes import Program, answers, environment, flwr, free_port, toml
 from fedsense.flower.setup import write_app
 from fedsense.flower.tasks import Tasks
@@ -31,7 +31,7 @@ from fedsense.recipe import Recipe
 PORT = 9092
 BETWEEN = 0.5  # seconds between two looks at how a run goes
 AGAIN = 5.0  # seconds after which a SuperNode that ended is started again
-LOOK = 0.1  # seconds between two looks for a message
+LOOK, SLOWEST = 0.1, 1.0  # seconds between two looks for a message the SuperNode has
 SELDOM = 30.0  # seconds between two questions to Flower whether a run is still under way
 LOST = 30.0  # seconds after which a SuperNode that cannot reach the server ends
 RUNNING = "running.json"  # in the fleet's folder: what `fleet status` and `fleet stop` need to know
@@ -179,10 +179,13 @@ def take_part(
     node = Node(Source(data, tuple(clients)), keep, device)
     connection = Connection(server, keys, insecure, keep, say)
     connection.start()
+    patience = Patience(LOOK, SLOWEST)
     try:
         while True:
-            if not connection.answer_one(node.answer):
-                time.sleep(LOOK)
+            if connection.answer_one(node.answer):
+                patience.over()
+            else:
+                time.sleep(patience.pause())
     finally:
         connection.stop()
 
