@@ -27,7 +27,7 @@ def ran(folder, method, model, **tables):
 @pytest.mark.parametrize(
     ("method", "model"),
     [
-        ("protohar", "coad-cnn"),
+        ("protohar", "sensor-cnn"),
         ("flic", "flic-mlp"),
         ("fedbn", {"name": "convnet4-tiny", "width": 8}),
         (FEDALI, "hart"),
@@ -45,11 +45,14 @@ def test_what_is_exported_predicts_the_same(method, model, here, tmp_path, monke
         assert "load_personal" in out
         mine = fedsense.load_personal(tmp_path / "mine.safetensors")
         expected = Result.read(result.folder).personal_model(client.id)
-        np.testing.assert_array_equal(mine.probabilities(client.test.x), expected.probabilities(client.test.x))
+        said = expected.probabilities(client.test.x)
+        np.testing.assert_allclose(
+            mine.probabilities(client.test.x), said, atol=1e-6
+        )  # numbers of a file lie otherwise
         assert mine.predict(client.test.x) == expected.predict(client.test.x)
         with torch.no_grad():
             plain = mine.module()(client.test.x).logits.softmax(1).numpy()
-        np.testing.assert_allclose(plain, expected.probabilities(client.test.x), atol=1e-5)
+        np.testing.assert_allclose(plain, said, atol=1e-5)
 
 
 def test_what_cannot_be_exported_or_loaded_says_why(here, tmp_path, monkeypatch):

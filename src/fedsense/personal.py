@@ -94,7 +94,8 @@ class PersonalModel:
         """A network of PyTorch of its own, with these parameters, in eval mode; it gives logits, features and more."""
         assert self._model is not None
         network = copy.deepcopy(self._model.network).cpu()
-        network.load_state_dict({name: t.detach().cpu() for name, t in self.params.items()})
+        own = {name: self.params[name].detach().cpu() for name in self._model.shapes}
+        network.load_state_dict(own, strict=False)  # not strict: of BatchNorm's count of minibatches there is none
         return network.eval()
 
     def save(self, path: str | Path) -> None:

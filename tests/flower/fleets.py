@@ -103,7 +103,7 @@ def inside(asked: Recipe, keep: Path, share: int = 1) -> Inside:
 
 
 def run_inside(grid: Inside, asked: Recipe, out: Path, **config: Any) -> Path:
-    run_on(grid, asked, {"out": str(out), "nodes": len(grid.nodes), "deadline": 0.3, "wait": 1, **config})  # type: ignore[arg-type]
+    run_on(grid, asked, {"out": str(out), "nodes": len(grid.nodes), "deadline": 20, "wait": 1, **config})  # type: ignore[arg-type]
     return out
 
 

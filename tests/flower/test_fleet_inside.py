@@ -5,6 +5,7 @@ import math
 import shutil
 from dataclasses import dataclass, field, fields, replace
 
+import numpy as np
 import pytest
 import torch
 from fleets import IMU, Inside, clients_of, embedded, inside, lines, recipe, run_inside, same_results, write_recordings
@@ -161,7 +162,7 @@ def test_garbage_is_refused_by_name_and_the_rest_is_used(change, tmp_path):
 
     grid = inside(asked, tmp_path / "keep2")  # the same with a client that never answers
     grid.spoil = spoiled(lambda *_: None)
-    silent = run_inside(grid, asked, tmp_path / "silent")
+    silent = run_inside(grid, asked, tmp_path / "silent", deadline=0.5)
     for name in ("server-00001.safetensors", "server-00002.safetensors"):
         mine, theirs = (f / "fedavg-seed0" / "checkpoints" / name for f in (out, silent))
         assert mine.read_bytes() == theirs.read_bytes()
@@ -199,7 +200,7 @@ def test_a_reply_that_is_lost_leaves_no_state_behind(tmp_path):
     grid = inside(asked, tmp_path / "keep")
     lost = lambda answers, reply: None  # noqa: E731
     grid.spoil = spoiled(lost, when=lambda text: text["calls"][0]["round"] == 2)
-    run_inside(grid, asked, tmp_path / "fleet")
+    run_inside(grid, asked, tmp_path / "fleet", deadline=0.5)
     bases = [
         entry["base"][names[1]]
         for node, message in grid.sent
@@ -321,8 +322,7 @@ def test_what_scoring_costs_is_written_down(tmp_path):
     assert line["bytes"] == sum(down)  # FedAvg's model, once to each node
 
 
-def test_personal_models_are_on_the_nodes(here, tmp_path):
-    """And can be taken home there: they predict what those of one machine predict."""
+def test_personal_models_are_on_the_nodes(tmp_path):
     asked = recipe("fedavg", rounds=1)
     out = run_inside(inside(asked, tmp_path / "keep"), asked, tmp_path / "fleet")
     first = clients_of(asked)[0]
@@ -341,7 +341,8 @@ def test_a_node_exports_what_one_machine_has(name, here, tmp_path):
         assert code == 0, err
         mine, x = load_personal(tmp_path / "mine.safetensors"), client.test.x
         assert mine.client == client.id
-        assert (mine.probabilities(x) == one.personal_model(client.id).probabilities(x)).all()
+        expected = one.personal_model(client.id).probabilities(x)
+        np.testing.assert_allclose(mine.probabilities(x), expected, atol=1e-6)  # numbers of a file lie otherwise
     assert "has no client 'nobody'" in here("export", "keep/0", "--client", "nobody")[2]
 
 
