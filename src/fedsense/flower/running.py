@@ -32,7 +32,7 @@ PORT = 9092
 BETWEEN = 0.5  # seconds between two looks at how a run goes
 AGAIN = 5.0  # seconds after which a SuperNode that ended is started again
 LOOK, SLOWEST = 0.1, 1.0  # seconds between two looks for a message the SuperNode has
-SELDOM = 30.0  # seconds between two questions to Flower whether a run is still under way
+SELDOM = 30.0  # seconds until Flower is asked whether a run is still under way; each time twice as many
 LOST = 30.0  # seconds after which a SuperNode that cannot reach the server ends
 RUNNING = "running.json"  # in the fleet's folder: what `fleet status` and `fleet stop` need to know
 
@@ -121,7 +121,7 @@ def _enrolments(keys: Sequence[Path]) -> list[list[str]]:
 def _watch(superlink: Program, env: Mapping[str, str], run: str, out: Path, say: Say) -> None:
     """Tell how the run goes until it is done."""
     told: Any = None
-    looked = time.monotonic()
+    looked, seldom = time.monotonic(), SELDOM  # a program of 100 MB has to be started for it
     while True:
         time.sleep(BETWEEN)
         status = read_json(out / "status.json") if (out / "status.json").exists() else {}
@@ -134,8 +134,8 @@ def _watch(superlink: Program, env: Mapping[str, str], run: str, out: Path, say:
             return
         if not superlink.alive():
             raise RunFailed(f"the SuperLink ended; the end of {superlink.output}:\n{superlink.tail()}")
-        if time.monotonic() - looked > SELDOM or (mine and status["state"] == "failed"):
-            looked = time.monotonic()
+        if time.monotonic() - looked > seldom or (mine and status["state"] == "failed"):
+            looked, seldom = time.monotonic(), 2 * seldom
             state, detail = _state(env, run)
             if (mine and status["state"] == "failed") or state.startswith("finished"):
                 raise RunFailed(f"the run ended: {status.get('error') or detail or state}; see {out / 'fleet.log'}")
