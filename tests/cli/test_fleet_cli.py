@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import shutil
+import socket
 import stat
 import subprocess
 import tomllib
@@ -71,6 +72,16 @@ def test_what_is_wrong_is_said_before_anything_starts(words, said, here):
     code, _, err = here("fleet", *words)
     assert code == 2
     assert said in err
+
+
+def test_a_port_that_is_taken_is_said_before_anything_starts(here, tmp_path):
+    here("fleet", "init", "--nodes", "1")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        code, _, err = here("fleet", "server", "demo", "--out", "runs/x", "--host", "127.0.0.1", "--port", str(port))
+    assert code == 1
+    assert f"nothing can listen at 127.0.0.1:{port}" in err
+    assert not (tmp_path / "runs" / "x").exists()
 
 
 def _understood(words):

@@ -11,6 +11,7 @@ others messages as if it were the server. So the gate looks.
 
 from __future__ import annotations
 
+import socket
 import ssl
 import threading
 import time
@@ -29,6 +30,7 @@ PUSH, PULL, ALIVE = (OPEN + name for name in ("push-messages", "pull-messages", 
 LARGEST = 1 << 26  # bytes of one request; Flower sends large arrays in pieces of 5 MB
 OWN_HEADERS = (b"host", b"connection", b"transfer-encoding", b"content-length")
 SOON = 5.0  # seconds
+TAKEN = "nothing can listen at {where}; is another fleet there? choose another --port"
 
 Scope = MutableMapping[str, Any]
 Event = MutableMapping[str, Any]
@@ -106,6 +108,17 @@ async def _reply(
     await send({"type": "http.response.body", "body": body})
 
 
+def refuse_taken(host: str, port: int) -> None:
+    """Say so before anything is started if somebody listens there already."""
+    try:
+        family, kind, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as end:
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            end.bind(address)
+    except OSError as error:
+        raise RunFailed(f"{TAKEN.format(where=f'{host}:{port}')} ({error})") from error
+
+
 class OpenGate:
     """A gate that is open as long as this is used."""
 
@@ -132,7 +145,7 @@ class OpenGate:
         end = time.monotonic() + SOON
         while not self._server.started:
             if not self._thread.is_alive() or time.monotonic() > end:
-                raise RunFailed(f"nothing can listen at {self._where}; is another fleet there? choose another --port")
+                raise RunFailed(TAKEN.format(where=self._where))
             time.sleep(0.02)
         return self
 

@@ -20,7 +20,7 @@ from flwr.app import RecordDict
 
 from fedsense.engine.folder import read_json, write_json
 from fedsense.errors import RunFailed, UserError
-from fedsense.flower.gate import OpenGate
+from fedsense.flower.gate import OpenGate, refuse_taken
 from fedsense.flower.node import Node, Source
 from fedsense.flower.pace import Patience, quicken
 from fedsense.flower.processes import Program, answers, environment, flwr, free_port, toml
@@ -72,6 +72,7 @@ def serve(
         raise UserError(f"{fleet} holds no certificates; make them with `fedsense fleet init {fleet}`")
     if not (fleet / "app").exists():
         write_app(fleet / "app")
+    refuse_taken(host, port)
     out.mkdir(parents=True, exist_ok=True)
     home, inner = fleet / "flwr", free_port()
     env = environment(home)
@@ -89,11 +90,11 @@ def serve(
     superlink = Program(words, env, fleet / "superlink.log")
     try:
         superlink.wait_until(lambda: answers(inner), "the SuperLink")
-        with OpenGate(host, port, f"127.0.0.1:{inner}", None if insecure else keys) as gate:
-            config = {**(terms or {}), "recipe": resolved.resolve(), "out": out.resolve(), "resume": resume}
-            known = [] if insecure else sorted((keys / "nodes").glob("*.pub"))
-            start = ["run", str(fleet / "app"), "fleet", "--format", "json", "--run-config", toml(config)]
-            run = flwr(env, *_enrolments(known), start)[-1]["run-id"]
+        config = {**(terms or {}), "recipe": resolved.resolve(), "out": out.resolve(), "resume": resume}
+        known = [] if insecure else sorted((keys / "nodes").glob("*.pub"))
+        start = ["run", str(fleet / "app"), "fleet", "--format", "json", "--run-config", toml(config)]
+        run = flwr(env, *_enrolments(known), start)[-1]["run-id"]
+        with OpenGate(host, port, f"127.0.0.1:{inner}", None if insecure else keys) as gate:  # now nodes are known
             about = {"run": run, "out": str(out.resolve()), "address": f"{host}:{port}", "pid": os.getpid()}
             write_json(fleet / RUNNING, about)
             say(f"listening at {host}:{port}; the run is in {out}")
