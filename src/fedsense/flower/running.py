@@ -125,21 +125,27 @@ def _watch(superlink: Program, env: Mapping[str, str], run: str, out: Path, say:
     looked, seldom = time.monotonic(), SELDOM  # a program of 100 MB has to be started for it
     while True:
         time.sleep(BETWEEN)
-        status = read_json(out / "status.json") if (out / "status.json").exists() else {}
-        mine = status.get("flower_run") == run
+        status = _written(out, run)
         now = (status.get("run"), status.get("seed"), status.get("round"))
-        if mine and now != told and "round" in status:
+        if now != told and "round" in status:
             told = now
             say(line_of(status))
-        if mine and status["state"] == "finished":
+        if status.get("state") == "finished":
             return
         if not superlink.alive():
             raise RunFailed(f"the SuperLink ended; the end of {superlink.output}:\n{superlink.tail()}")
-        if time.monotonic() - looked > seldom or (mine and status["state"] == "failed"):
+        if time.monotonic() - looked > seldom or status.get("state") == "failed":
             looked, seldom = time.monotonic(), 2 * seldom
             state, detail = _state(env, run)
-            if (mine and status["state"] == "failed") or state.startswith("finished"):
+            status = _written(out, run)  # asking took a while
+            if status.get("state") == "failed" or (state.startswith("finished") and status.get("state") != "finished"):
                 raise RunFailed(f"the run ended: {status.get('error') or detail or state}; see {out / 'fleet.log'}")
+
+
+def _written(out: Path, run: str) -> dict[str, Any]:
+    """What this run wrote down last; nothing if what is there is of one before."""
+    status: dict[str, Any] = read_json(out / "status.json") if (out / "status.json").exists() else {}
+    return status if status.get("flower_run") == run else {}
 
 
 def _state(env: Mapping[str, str], run: str) -> tuple[str, str]:
