@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from fedsense.federation import ClientData, Federation, Samples, Task
     from fedsense.joining import join
     from fedsense.method import Method, Reply
-    from fedsense.result import PersonalModel, Result
+    from fedsense.personal import PersonalModel, load_personal
+    from fedsense.result import Result
     from fedsense.training import fit
     from fedsense.work import Work
 
@@ -52,7 +53,8 @@ _HOMES = {
     "pretrain": "pretraining",
     "Method": "method",
     "Reply": "method",
-    "PersonalModel": "result",
+    "PersonalModel": "personal",
+    "load_personal": "personal",
     "Result": "result",
     "Work": "work",
 }
@@ -79,6 +81,7 @@ __all__ = [
     "fit",
     "join",
     "load",
+    "load_personal",
     "merge",
     "pretrain",
     "run",

@@ -30,7 +30,7 @@ from fedsense.method import Method
 from fedsense.methods import Local, find_method
 from fedsense.models import MODELS
 from fedsense.models.spec import ModelSpec
-from fedsense.result import save_model
+from fedsense.personal import save_model
 from fedsense.work import stream
 
 JOINED = "join.json"

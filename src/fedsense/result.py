@@ -12,17 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors.torch
-import torch
-from numpy.typing import NDArray
 
-from fedsense.bundle import Params
 from fedsense.engine.folder import RUN_FILE
 from fedsense.engine.record import read_lines, totals, without_nan
 from fedsense.engine.rounds import NEW_CLIENT, Engine
 from fedsense.errors import UserError
 from fedsense.evaluation.metrics import LOWER_IS_BETTER
 from fedsense.evaluation.summary import Row, summarise
+from fedsense.personal import PersonalModel, described
 
 
 @dataclass(frozen=True)
@@ -47,44 +44,6 @@ class Grid:
         head = "".join(f"<th>{html.escape(cell)}</th>" for cell in self.header)
         body = "".join("<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in row) + "</tr>" for row in self.rows)
         return f"<table><caption>{html.escape(self.caption)}</caption><tr>{head}</tr>{body}</table>"
-
-
-def save_model(path: Path, client: str, classes: Sequence[str], params: Params) -> None:
-    """A client's parameters as a safetensors file that says whose they are."""
-    values = {name: t.detach().cpu().contiguous() for name, t in params.items()}
-    about = {"client": client, "classes": json.dumps(classes)}
-    path.write_bytes(safetensors.torch.save(values, metadata=about))
-
-
-@dataclass(frozen=True)
-class PersonalModel:
-    """One client's own model, ready to use."""
-
-    client: str
-    classes: tuple[str, ...]
-    params: Params = field(repr=False)
-    _logits: Callable[[torch.Tensor], torch.Tensor] = field(repr=False)
-    kind: str = "classification"
-
-    def values(self, x: Any) -> NDArray[np.float32]:
-        """Of a regression: what it predicts for each sample."""
-        if self.kind != "regression":
-            raise UserError("this model tells classes, not values; ask predict or probabilities")
-        return self._logits(torch.as_tensor(x, dtype=torch.float32))[:, 0].cpu().numpy()
-
-    def probabilities(self, x: Any) -> NDArray[np.float32]:
-        """``[n, classes]`` for samples ``[n, ...]`` of the client's input shape."""
-        if self.kind == "regression":
-            raise UserError(f"this model predicts values of '{self.classes[0]}', not classes; ask values")
-        return self._logits(torch.as_tensor(x, dtype=torch.float32)).softmax(1).cpu().numpy()
-
-    def predict(self, x: Any) -> list[str]:
-        """The most probable class of every sample, by name."""
-        return [self.classes[i] for i in self.probabilities(x).argmax(1)]
-
-    def save(self, path: str | Path) -> None:
-        """The parameters as a safetensors file."""
-        save_model(Path(path), self.client, self.classes, self.params)
 
 
 @dataclass
@@ -186,18 +145,10 @@ class Result:
         """A client's own model as the run left it."""
         engine = self.engine or self._reopen()
         client = engine.site.client(engine.federation[client_id].id)
-        params = engine.personal_parameters(client_id)
-
-        def logits(x: torch.Tensor) -> torch.Tensor:
-            if tuple(x.shape[1:]) != client.data.input_shape:
-                raise UserError(
-                    f"client '{client_id}' takes samples of shape {list(client.data.input_shape)}, "
-                    f"and was given {list(x.shape[1:])}"
-                )
-            return engine.method.predict(client, params, x.to(client.device))
-
-        task = engine.federation.task
-        return PersonalModel(client_id, task.classes, params, logits, task.kind)
+        task, seed = engine.federation.task, engine.settings.seed
+        architecture = engine.site.architecture(client_id)
+        about = described(task, engine.method, engine.model, architecture, client.data.input_shape, seed)
+        return PersonalModel.of(client, engine.method, engine.personal_parameters(client_id), about)
 
     def _reopen(self) -> Engine:
         from fedsense.experiment import reopen

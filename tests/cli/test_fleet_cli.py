@@ -1,8 +1,12 @@
 """`fedsense fleet` as one types it; real servers and nodes are in tests/flower."""
 
+import json
 import re
 import shlex
+import shutil
+import socket
 import stat
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -70,18 +74,54 @@ def test_what_is_wrong_is_said_before_anything_starts(words, said, here):
     assert said in err
 
 
+def test_a_port_that_is_taken_is_said_before_anything_starts(here, tmp_path):
+    here("fleet", "init", "--nodes", "1")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        code, _, err = here("fleet", "server", "demo", "--out", "runs/x", "--host", "127.0.0.1", "--port", str(port))
+    assert code == 1
+    assert f"nothing can listen at 127.0.0.1:{port}" in err
+    assert not (tmp_path / "runs" / "x").exists()
+
+
+def _understood(words):
+    """A command is taken apart, and not run."""
+    command, context, given = typer.main.get_command(app), None, list(words)
+    while isinstance(command, click.Group):
+        context = click.Context(command, parent=context)
+        name, command, given = command.resolve_command(context, given)
+    command.make_context(name, list(given), parent=context)
+
+
 def test_commands_of_the_guide_are_commands():
     """They run for as long as a fleet does: here it is seen that each is understood."""
     page = (ROOT / "docs" / "how-to" / "fleet.md").read_text()
-    units = "".join(path.read_text() for path in (ROOT / "deploy").glob("*.service"))
-    typed = r"^fedsense (fleet .*)$|`fedsense (fleet \w+ [^`]*)`|bin/fedsense (fleet .*)$"
-    commands = re.findall(typed, page + units, re.M)
+    commands = re.findall(r"^fedsense ((?:fleet|export) .*)$|`fedsense (fleet \w+ [^`]*)`", page, re.M)
     assert len(commands) > 10
     for words in map("".join, commands):
-        command = typer.main.get_command(app)
-        context = None
-        given = shlex.split(words.replace("${NODES}", "3"), comments=True)
-        while isinstance(command, click.Group):
-            context = click.Context(command, parent=context)
-            name, command, given = command.resolve_command(context, given)
-        command.make_context(name, list(given), parent=context)
+        _understood(shlex.split(words, comments=True))
+
+
+def test_commands_of_containers_and_units_are_commands():
+    docker, compose = (ROOT / "deploy" / "Dockerfile").read_text(), (ROOT / "deploy" / "compose.yaml").read_text()
+    entry = json.loads(re.search(r"^ENTRYPOINT (.*)$", docker, re.M).group(1))
+    assert entry == ["fedsense", "fleet"]
+    after = [shlex.split(words) for words in re.findall(r" fedsense ((?:server|node) .*)$", docker, re.M)]
+    after += [json.loads(words) for words in re.findall(r"command: (\[.*\])$", compose, re.M)]
+    commands = [["fleet", *words] for words in after]
+    commands += [shlex.split(words) for words in re.findall(r"^#   fedsense (.*)$", compose, re.M)]
+    for unit in (ROOT / "deploy").glob("*.service"):
+        (words,) = re.findall(r"^ExecStart=/opt/fedsense/bin/fedsense (.*)$", unit.read_text(), re.M)
+        commands.append(shlex.split(words.replace("${NODES}", "3")))
+    assert len(commands) == 8
+    for words in commands:
+        _understood(words)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+def test_systemd_finds_nothing_wrong_with_the_units(tmp_path):
+    for unit in (ROOT / "deploy").glob("*.service"):
+        there = tmp_path / unit.name
+        there.write_text(unit.read_text().replace("/opt/fedsense/bin/fedsense", "/bin/true"))
+        done = subprocess.run(["systemd-analyze", "verify", there], capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from flwr.app import Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -15,7 +16,8 @@ from fedsense.flower.node import Node, Source
 from fedsense.flower.server import run_on
 from fedsense.recipe import Recipe, make_recipe
 
-SEVEN = ("fedavg", "scaffold", "fedpac", "protohar", "fedapa", "fedcoad", "flic")
+SEVEN = ("fedavg", "scaffold", "fedpac", "protohar", "fedapa", "fedcoad", "flic")  # and fedali, which needs places for
+# prototypes in its network
 IMU = {"name": "synthetic-imu", "clients": 3, "samples": 24, "window": 32, "classes-per-client": 4}
 
 
@@ -33,6 +35,18 @@ def recipe(*methods: str, rounds: int = 2, model: Any = "flic-mlp", **tables: An
         "method": [{"name": name, **little.get(name, {})} for name in methods or ("fedavg",)],
     }
     return make_recipe({**base, **tables})
+
+
+def write_recordings(folder: Path, who: str, labels: str, minutes: float = 0.4) -> None:
+    """A CSV of a client's own, 50 rows a second."""
+    folder.mkdir(exist_ok=True)
+    rng = np.random.default_rng(len(who))
+    rows = ["time,x,y,label"]
+    for i in range(int(3000 * minutes)):
+        rows.append(f"{i / 50:.2f},{rng.normal():.4f},{rng.normal():.4f},{labels[i // 300 % len(labels)]}")
+    (folder / f"{who}.csv").write_text("\n".join(rows))
+    described = 'name = "ours"\n[recording]\ntime = "time"\ntime-unit = "s"\ncolumns = ["x", "y"]\nlabel = "label"\n'
+    (folder / "dataset.toml").write_text(described)
 
 
 def clients_of(asked: Recipe, seed: int = 0) -> list[str]:
@@ -89,7 +103,7 @@ def inside(asked: Recipe, keep: Path, share: int = 1) -> Inside:
 
 
 def run_inside(grid: Inside, asked: Recipe, out: Path, **config: Any) -> Path:
-    run_on(grid, asked, {"out": str(out), "nodes": len(grid.nodes), "deadline": 0.3, "wait": 1, **config})  # type: ignore[arg-type]
+    run_on(grid, asked, {"out": str(out), "nodes": len(grid.nodes), "deadline": 20, "wait": 1, **config})  # type: ignore[arg-type]
     return out
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 import numpy as np
 import pytest
 import torch
-from fleets import IMU, Inside, clients_of, embedded, inside, lines, recipe, run_inside, same_results
+from fleets import IMU, Inside, clients_of, embedded, inside, lines, recipe, run_inside, same_results, write_recordings
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedsense.bundle import from_bytes, to_bytes
@@ -16,8 +16,10 @@ from fedsense.engine.rounds import Engine
 from fedsense.errors import RunFailed, UserError
 from fedsense.flower.fleet import Fleet, Terms
 from fedsense.flower.node import Node, Source
+from fedsense.flower.pace import Patience
 from fedsense.flower.records import answers_from_records, answers_to_records, text_of
 from fedsense.methods import METHODS, Scaffold
+from fedsense.personal import load_personal
 from fedsense.result import Result
 
 ALONE = [name for name in METHODS if not METHODS[name].pools]
@@ -160,7 +162,7 @@ def test_garbage_is_refused_by_name_and_the_rest_is_used(change, tmp_path):
 
     grid = inside(asked, tmp_path / "keep2")  # the same with a client that never answers
     grid.spoil = spoiled(lambda *_: None)
-    silent = run_inside(grid, asked, tmp_path / "silent")
+    silent = run_inside(grid, asked, tmp_path / "silent", deadline=0.5)
     for name in ("server-00001.safetensors", "server-00002.safetensors"):
         mine, theirs = (f / "fedavg-seed0" / "checkpoints" / name for f in (out, silent))
         assert mine.read_bytes() == theirs.read_bytes()
@@ -198,7 +200,7 @@ def test_a_reply_that_is_lost_leaves_no_state_behind(tmp_path):
     grid = inside(asked, tmp_path / "keep")
     lost = lambda answers, reply: None  # noqa: E731
     grid.spoil = spoiled(lost, when=lambda text: text["calls"][0]["round"] == 2)
-    run_inside(grid, asked, tmp_path / "fleet")
+    run_inside(grid, asked, tmp_path / "fleet", deadline=0.5)
     bases = [
         entry["base"][names[1]]
         for node, message in grid.sent
@@ -303,35 +305,6 @@ def test_a_node_with_classes_of_its_own_gets_the_numbers_of_all(tmp_path):
     assert labels == {1, 2}
 
 
-def write_recordings(folder, who, labels):
-    folder.mkdir()
-    rng = np.random.default_rng(len(who))
-    rows = ["time,x,y,label"]
-    for i in range(1200):
-        rows.append(f"{i / 50:.2f},{rng.normal():.4f},{rng.normal():.4f},{labels[i // 300 % len(labels)]}")
-    (folder / f"{who}.csv").write_text("\n".join(rows))
-    described = 'name = "ours"\n[recording]\ntime = "time"\ntime-unit = "s"\ncolumns = ["x", "y"]\nlabel = "label"\n'
-    (folder / "dataset.toml").write_text(described)
-
-
-def test_no_raw_sample_is_in_what_nodes_send(tmp_path):
-    asked = recipe("fedavg", "protohar", "flic", rounds=2)
-    grid = inside(asked, tmp_path / "keep")
-    run_inside(grid, asked, tmp_path / "fleet")
-    wire = b"".join(
-        array.data
-        for _, records in grid.received
-        for record in records.array_records.values()
-        for array in record.values()
-    )
-    assert len(wire) > 100_000
-    for client in asked.federation(0):
-        for split in client.splits:
-            for sample in split.x:
-                for row in sample:
-                    assert row.numpy().tobytes()[:32] not in wire
-
-
 def test_views_that_need_everyones_recordings_are_left_out(tmp_path):
     asked = recipe("fedavg", rounds=1, evaluation={"metrics": ["accuracy"]})
     out = run_inside(inside(asked, tmp_path / "keep"), asked, tmp_path / "fleet")
@@ -352,5 +325,42 @@ def test_what_scoring_costs_is_written_down(tmp_path):
 def test_personal_models_are_on_the_nodes(tmp_path):
     asked = recipe("fedavg", rounds=1)
     out = run_inside(inside(asked, tmp_path / "keep"), asked, tmp_path / "fleet")
+    first = clients_of(asked)[0]
     with pytest.raises(UserError, match="personal models are on the nodes"):
-        Result.read(out / "fedavg-seed0").personal_model(clients_of(asked)[0])
+        Result.read(out / "fedavg-seed0").personal_model(first)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "protohar", "fedapa", "flic", "fedali", "local"])
+def test_a_node_exports_what_one_machine_has(name, here, tmp_path):
+    data = {"name": "synthetic-imu", "clients": 2, "samples": 16, "window": 128 if name == "fedali" else 32}
+    asked = recipe(name, model=MODELS.get(name, "flic-mlp"), data=data)
+    run_inside(inside(asked, tmp_path / "keep"), asked, tmp_path / "fleet")
+    one = Result.read(embedded(asked, tmp_path / "here") / f"{name}-seed0")
+    for place, client in enumerate(asked.federation(0)):
+        code, _, err = here("export", f"keep/{place}", "--out", "mine.safetensors")
+        assert code == 0, err
+        mine, x = load_personal(tmp_path / "mine.safetensors"), client.test.x
+        assert mine.client == client.id
+        expected = one.personal_model(client.id).probabilities(x)
+        np.testing.assert_allclose(mine.probabilities(x), expected, atol=1e-6)  # numbers of a file lie otherwise
+    assert "has no client 'nobody'" in here("export", "keep/0", "--client", "nobody")[2]
+
+
+def test_a_node_that_was_given_half_a_model_has_none_to_export(here, tmp_path):
+    scored = {"views": ["personal"], "metrics": ["accuracy"], "moment": "received"}
+    asked = recipe("protohar", rounds=1, evaluation=scored)
+    run_inside(inside(asked, tmp_path / "keep"), asked, tmp_path / "fleet")
+    assert "the recipe scores what was received" in here("export", "keep/0")[2]
+
+
+def test_whoever_waits_for_long_looks_less_often(monkeypatch):
+    now = 100.0
+    monkeypatch.setattr("fedsense.flower.pace.time.monotonic", lambda: now)
+    patience = Patience(0.2, 3.0)
+    assert patience.pause() == 0.2
+    now += 10
+    assert patience.pause() == pytest.approx(1.0)  # a tenth of what was waited
+    now += 100
+    assert patience.pause() == 3.0
+    patience.over()
+    assert patience.pause() == 0.2

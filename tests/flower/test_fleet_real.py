@@ -1,177 +1,131 @@
-"""Real SuperLinks and SuperNodes on loopback, with TLS and keys, as `fedsense fleet` starts them."""
+"""A real SuperLink and real SuperNodes on loopback, with TLS and keys, as `fedsense fleet` starts them: the quick part.
 
-import contextlib
+One server runs a recipe on two nodes that read their recordings from a folder; every wire is recorded. What takes
+longer is in test_fleet_hard.py.
+"""
+
 import json
-import os
 import socket
 import ssl
-import subprocess
-import sys
-import threading
-import time
-import urllib.error
-import urllib.request
 
+import httpx
+import numpy as np
 import pytest
-from fleets import SEVEN, clients_of, embedded, lines, recipe, same_results
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+from fleets import embedded, lines, recipe, same_results, write_recordings
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeRequest,
+    DeactivateNodeRequest,
+    PullMessagesRequest,
+    PushMessagesRequest,
+    RegisterNodeFleetRequest,
+)
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from flwr.proto.message_pb2 import Message, Metadata, ObjectTree
+from flwr.proto.node_pb2 import Node
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+from machines import HERE, RealFleet
 
+from fedsense.bundle import from_bytes
 from fedsense.engine.record import totals
 from fedsense.experiment import find_runs
-from fedsense.flower.processes import free_port
-from fedsense.flower.running import status_of, stop_server
-from fedsense.flower.setup import add_node, create
+from fedsense.flower.running import status_of
+from fedsense.flower.setup import create
 
-pytestmark = pytest.mark.timeout(600)  # on a busy machine Flower's programs take their time to start
-HERE = "127.0.0.1"
-PATIENCE = 150  # seconds
-
-
-class Started:
-    """A command of fedsense in a process of its own; its output is in a file."""
-
-    def __init__(self, log, *words):
-        self.log = log
-        env = {**os.environ, "FEDSENSE_FLEET_POLL": "0.1"}
-        with log.open("ab") as file:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "fedsense", "fleet", *map(str, words)],
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                env=env,
-            )
-
-    def said(self):
-        return self.log.read_text(errors="replace")
-
-    def wait_for(self, text):
-        end = time.monotonic() + PATIENCE
-        while text not in self.said():
-            assert time.monotonic() < end, f"'{text}' was never said:\n{self.said()}"
-            time.sleep(0.1)
-
-    def wait(self):
-        self.process.wait(PATIENCE)
-        return self.process.returncode
-
-    def kill(self):
-        with contextlib.suppress(ProcessLookupError):
-            self.process.kill()
-        self.process.wait(10)
-
-    def end(self):
-        if self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(20)
-            except subprocess.TimeoutExpired:
-                self.kill()
-
-
-class RealFleet:
-    """A folder with keys, nodes that run, and servers one after another at one port."""
-
-    def __init__(self, folder, asked):
-        self.folder, self.asked, self.port = folder, asked, free_port()
-        self.started = []
-        create(folder / "fleet", [])
-        for name in clients_of(asked):
-            add_node(folder / "fleet", name)
-
-    def keys(self, name):
-        return self.folder / "fleet" / "nodes" / name
-
-    def start(self, log, *words):
-        self.started.append(Started(self.folder / log, *words))
-        return self.started[-1]
-
-    def node(self, name, keys=None, log=None):
-        where = ("--server", f"{HERE}:{self.port}", "--keys", keys or self.keys(name), "--client", name)
-        return self.start(log or f"{name}.log", "node", *where)
-
-    def server(self, asked, out, *words, log="server.log"):
-        toml = self.folder / f"{out}.toml"
-        toml.write_text(_toml(asked.model_dump(mode="json")))
-        where = ("--fleet", self.folder / "fleet", "--out", self.folder / out, "--host", HERE, "--port", self.port)
-        return self.start(log, "server", toml, "--wait", 60, *where, *words)
-
-    def close(self):
-        for each in self.started:
-            if each.process.poll() is None:
-                each.process.terminate()
-        for each in self.started:
-            each.end()
-
-
-def _toml(tables, prefix=""):
-    """Enough of TOML for a recipe."""
-    plain, rest = [], []
-    for key, value in tables.items():
-        if isinstance(value, dict):
-            rest.append(f"\n[{prefix}{key}]\n{_toml(value, f'{prefix}{key}.')}")
-        elif isinstance(value, list | tuple) and value and isinstance(value[0], dict):
-            rest += [f"\n[[{prefix}{key}]]\n{_toml(entry, f'{prefix}{key}.')}" for entry in value]
-        elif value is not None:
-            plain.append(f"{key} = {json.dumps(value)}\n")
-    return "".join(plain) + "".join(rest)
+pytestmark = [pytest.mark.timeout(900)  # on a busy machine Flower's programs take their time to start, pytest.mark.xdist_group("fleet-real")]
+PEOPLE = ("anna", "ben")
+METHODS = ("scaffold", "protohar")
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory):
-    """Two nodes that wait for a server, for all tests of this file."""
-    made = RealFleet(tmp_path_factory.mktemp("real"), recipe(data={"name": "synthetic-imu", **DATA}))
+def ran(tmp_path_factory):
+    """A fleet that ran a recipe; ``met`` is what others met with who knocked while it did."""
+    folder = tmp_path_factory.mktemp("real")
+    for who, labels in zip(PEOPLE, ("ab", "ba"), strict=True):
+        write_recordings(folder / "recordings", who, labels, minutes=0.8)
+    data = {"name": "folder", "root": str(folder / "recordings"), "window": 16, "normalise": "channel"}
+    split = {"kind": "random", "test": 0.3}
+    asked = recipe(*METHODS, data={**data, "split": split}, model={"name": "flic-mlp", "hidden": 256})
+    fleet = RealFleet(folder, asked)
     try:
-        for name in clients_of(made.asked):
-            made.node(name)
-        yield made
+        for wire in fleet.wires.values():
+            wire.records = True
+        for who in PEOPLE:
+            fleet.node(who, None, None, "--data", folder / "recordings")
+        server = fleet.server(asked, "out", "--nodes", 2)
+        server.wait_for("round 1 of 2")
+        fleet.status = status_of(folder / "fleet", None)
+        fleet.met = _knock(fleet, {who: int(node) for who, node in fleet.status["clients"].items()})
+        assert server.wait() == 0, server.said()
+        yield fleet
     finally:
-        made.close()
+        fleet.close()
 
 
-DATA = {"clients": 2, "samples": 16, "window": 32, "seed": 0}
+def _client(fleet, key, authority=None):
+    trust = (authority or fleet.folder / "fleet" / "server" / "ca.crt").read_bytes()
+    signs = NodeAuthHttpInterceptor(key, key.public_key())
+    return FleetHttpClient.from_server_address(f"{HERE}:{fleet.port}", False, trust, [signs])
 
 
-def test_seven_methods_are_what_they_are_on_one_machine(fleet, tmp_path):
-    """Same bits; and while they run: nobody comes in without a key, the wire carries what the ledger says."""
-    names = clients_of(fleet.asked)
-    asked = recipe(*SEVEN, data={"name": "synthetic-imu", **DATA}, model={"name": "flic-mlp", "hidden": 256})
-    server = fleet.server(asked, "seven", "--nodes", 2)
-    server.wait_for("listening at")
-
-    other = fleet.folder / "other"
-    create(other, [names[0]])  # another fleet's authority and key
-    stranger = fleet.folder / "stranger"
-    stranger.mkdir()
-    (stranger / "ca.crt").write_bytes((fleet.keys(names[0]) / "ca.crt").read_bytes())
-    (stranger / "node.key").write_bytes((other / "nodes" / names[0] / "node.key").read_bytes())
-    unknown = fleet.node(names[0], keys=stranger, log="unknown.log")
-    distrusts = fleet.node(names[0], keys=other / "nodes" / names[0], log="distrusts.log")
-
+def _knock(fleet, nodes):
+    """Everything a node could say that is not its own to say, to a server at work: what → how it was answered."""
+    met = {}
     for path in ("/v1/control/list-runs", "/v1/runtime/acquire-task", "/v1/fleet/../control/list-runs", "/docs"):
-        assert _status(fleet, path) == 404
-    assert 400 <= _status(fleet, "/v1/fleet/pull-messages") < 500
-    with pytest.raises((ssl.SSLError, ConnectionError, urllib.error.URLError)):
-        urllib.request.urlopen(f"http://{HERE}:{fleet.port}/v1/fleet/pull-messages", data=b"", timeout=5)
+        met[path] = _status(fleet, path)
+    met["no key"] = _status(fleet, "/v1/fleet/pull-messages")
+    mine, other = (Node(node_id=nodes[who]) for who in PEOPLE)
+    key = load_ssh_private_key((fleet.keys("anna") / "node.key").read_bytes(), None)
+    public = public_key_to_bytes(key.public_key())
 
-    server.wait_for("fedavg: round 1 of 2")
-    status = status_of(fleet.folder / "fleet", None)
-    assert status["running"]
-    assert sorted(status["clients"]) == names
-    assert status["bytes_up"] > 0
-    unknown.wait_for("the server does not know this node's key")
-    distrusts.wait_for("certificate is not of this fleet's authority")
-    unknown.end()
-    distrusts.end()
-    assert server.wait() == 0, server.said()
-    here = embedded(asked, tmp_path / "here")
-    for run in find_runs(here):
-        same_results(fleet.folder / "seven", here, run.name)
+    def pushed(node, **metadata):
+        about = Metadata(run_id=int(fleet.status["flower_run"]), message_type="train", ttl=60, **metadata)
+        trees = [ObjectTree(object_id=about.message_id)]
+        return PushMessagesRequest(node=node, messages_list=[Message(metadata=about)], message_object_trees=trees)
 
-    counted = 0
-    for run in find_runs(fleet.folder / "seven"):
-        cost = totals(lines(run, "ledger"))
-        counted += cost["bytes_down"] + cost["bytes_up"] + sum(line.get("bytes", 0) for line in lines(run, "scores"))
-    wire = json.loads((fleet.folder / "seven" / "traffic.json").read_text())
-    assert wire["received"] + wire["sent"] == pytest.approx(counted, rel=0.05)
+    answer = {"message_id": "1" * 64, "reply_to_message_id": "2" * 64, "dst_node_id": 1}
+    order = {"message_id": "3" * 64, "src_node_id": 1, "dst_node_id": other.node_id}
+    requests = {
+        "its own": ("PullMessages", PullMessagesRequest(node=mine)),
+        "pull as another": ("PullMessages", PullMessagesRequest(node=other)),
+        "heartbeat as another": ("SendNodeHeartbeat", SendNodeHeartbeatRequest(node=other, heartbeat_interval=30)),
+        "send another away": ("DeactivateNode", DeactivateNodeRequest(node_id=other.node_id)),
+        "push as another": ("PushMessages", pushed(other, src_node_id=other.node_id, **answer)),
+        "answer of another": ("PushMessages", pushed(mine, src_node_id=other.node_id, **answer)),
+        "order of the server": ("PushMessages", pushed(mine, **order)),
+        "connected twice": ("ActivateNode", ActivateNodeRequest(public_key=public, heartbeat_interval=30)),
+        "register": ("RegisterNode", RegisterNodeFleetRequest(public_key=public)),
+    }
+    with _client(fleet, key) as client:
+        for what, (call, request) in requests.items():
+            met[what] = _answered(getattr(client, call), request)
+    stranger = ec.generate_private_key(ec.SECP384R1())
+    strange = public_key_to_bytes(stranger.public_key())
+    with _client(fleet, stranger) as client:
+        activate = ActivateNodeRequest(public_key=strange, heartbeat_interval=30)
+        met["unknown key"] = _answered(client.ActivateNode, activate)
+        met["unknown registers"] = _answered(client.RegisterNode, RegisterNodeFleetRequest(public_key=strange))
+        activate = ActivateNodeRequest(public_key=public, heartbeat_interval=30)
+        met["key of another, unsigned"] = _answered(client.ActivateNode, activate)
+    create(fleet.folder / "other", [])
+    with _client(fleet, key, fleet.folder / "other" / "server" / "ca.crt") as client:
+        met["another authority"] = _answered(client.PullMessages, PullMessagesRequest(node=mine))
+    with pytest.raises(httpx.TransportError):
+        httpx.post(f"http://{HERE}:{fleet.port}/v1/fleet/pull-messages", timeout=5)
+    return met
+
+
+def _answered(call, request):
+    try:
+        call(request)
+        return 200
+    except httpx.HTTPStatusError as error:
+        return error.response.status_code
+    except httpx.ConnectError as error:
+        return str(error)
 
 
 def _status(fleet, path):
@@ -182,121 +136,114 @@ def _status(fleet, path):
         return int(end.recv(4096).split()[1])
 
 
-@pytest.mark.experiment
-def test_a_killed_server_goes_on_and_fedali_is_what_it_is(fleet, tmp_path):
-    """The server dies in the middle of a round; in the end it is as if nothing had happened."""
-    data = {"name": "synthetic-imu", **DATA, "window": 128}
-    asked = recipe("fedali", rounds=3, data=data, model={"name": "hart"})
-    server = fleet.server(asked, "killed", "--nodes", 2, log="first.log")
-    server.wait_for("round 1 of 3")
-    server.kill()
-    done = len(lines(fleet.folder / "killed" / "fedali-seed0", "ledger"))
-    assert 1 <= done < 3
-    server = fleet.server(asked, "killed", "--nodes", 2, "--resume", log="second.log")
-    assert server.wait() == 0, server.said()
-    same_results(fleet.folder / "killed", embedded(asked, tmp_path / "here"), "fedali-seed0")
+def test_a_fleet_is_what_one_machine_is(ran, tmp_path):
+    here = embedded(ran.asked, tmp_path / "here")
+    for run in find_runs(here):
+        same_results(ran.folder / "out", here, run.name)
 
 
-@pytest.mark.experiment
-def test_a_killed_node_comes_back(fleet, tmp_path):
-    """Flower notices within a minute that a node that was killed is gone; only then its key is let in again."""
-    names = clients_of(fleet.asked)
-    asked = recipe("scaffold", rounds=5, data={"name": "synthetic-imu", **DATA})
-    server = fleet.server(asked, "lost", "--nodes", 2, "--deadline", 60, "--quorum", 1, log="lost.log")
-    server.wait_for("round 2 of 5")
-    victim = next(s for s in fleet.started if s.log.name == f"{names[1]}.log" and s.process.poll() is None)
-    victim.kill()
-    fleet.node(names[1])
-    assert server.wait() == 0, server.said()
-    same_results(fleet.folder / "lost", embedded(asked, tmp_path / "here"), "scaffold-seed0")
+def test_status_tells_who_is_connected_and_how_it_goes(ran):
+    assert ran.status["running"]
+    assert sorted(ran.status["clients"]) == list(PEOPLE)
+    assert ran.status["bytes_up"] > 0
 
 
-@pytest.mark.experiment
-@pytest.mark.timeout(900)
-def test_a_node_without_a_network_is_missed_and_used_again(fleet, tmp_path):
-    """A proxy between one node and the server drops everything for two rounds; the other goes on alone."""
-    names = clients_of(fleet.asked)
-    mine = next(s for s in fleet.started if s.log.name == f"{names[1]}.log" and s.process.poll() is None)
-    mine.end()
-    proxy = Proxy(fleet.port)
-    try:
-        where = ("--server", f"{HERE}:{proxy.port}", "--keys", fleet.keys(names[1]), "--client", names[1])
-        cut = fleet.start("cut.log", "node", *where)
-        asked = recipe("scaffold", rounds=12, data={"name": "synthetic-imu", **DATA})
-        server = fleet.server(asked, "cut", "--nodes", 2, "--deadline", 8, "--quorum", 0.5, log="cut-server.log")
-        server.wait_for("round 2 of 12")
-        proxy.drops = True
-        server.wait_for("round 4 of 12")
-        proxy.drops = False
-        server.process.wait(600)
-        assert server.process.returncode == 0, server.said()
-        ledger = lines(fleet.folder / "cut" / "scaffold-seed0", "ledger")
-        missed = [line["round"] for line in ledger if names[1] in line.get("failed", {})]
-        assert missed
-        assert names[1] in ledger[-1]["clients"]
-        assert all(names[0] in line["clients"] for line in ledger)
-        cut.end()
-    finally:
-        proxy.close()
-        fleet.node(names[1])
+def test_whoever_is_not_a_node_of_the_fleet_is_refused(ran):
+    """The node's own request is answered, so refusals are not for another reason; the run was not disturbed."""
+    assert ran.met["its own"] == 200
+    assert {code for path, code in ran.met.items() if path.startswith("/")} == {404}
+    assert ran.met["no key"] >= 400
+    for what in ("pull as another", "heartbeat as another", "send another away", "push as another"):
+        assert ran.met[what] == 401, what
+    assert ran.met["key of another, unsigned"] == 401
+    for what in ("answer of another", "order of the server"):  # by the gate: Flower itself does not look
+        assert ran.met[what] == 403, what
+    for what in ("unknown key", "unknown registers", "register", "connected twice"):
+        assert 400 <= ran.met[what] < 500, what
+    assert "CERTIFICATE_VERIFY_FAILED" in ran.met["another authority"]
 
 
-class Proxy:
-    """Passes bytes on between a port of its own and another, or drops connections."""
-
-    def __init__(self, to):
-        self.to, self.drops, self._ends = to, False, []
-        self._door = socket.create_server((HERE, 0))
-        self.port = self._door.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self):
-        with contextlib.suppress(OSError):
-            while True:
-                end, _ = self._door.accept()
-                try:
-                    other = None if self.drops else socket.create_connection((HERE, self.to))
-                except OSError:
-                    other = None
-                if other is None:
-                    end.close()
-                    continue
-                for a, b in ((end, other), (other, end)):
-                    threading.Thread(target=self._pass_on, args=(a, b), daemon=True).start()
-
-    def _pass_on(self, a, b):
-        with contextlib.suppress(OSError):
-            while data := a.recv(65536):
-                if self.drops:
-                    break
-                b.sendall(data)
-        for end in (a, b):
-            end.close()
-
-    def close(self):
-        self._door.close()
+def test_the_wire_carries_what_the_ledger_says(ran):
+    counted = 0
+    for run in find_runs(ran.folder / "out"):
+        cost = totals(lines(run, "ledger"))
+        counted += cost["bytes_down"] + cost["bytes_up"] + sum(line.get("bytes", 0) for line in lines(run, "scores"))
+    gate = json.loads((ran.folder / "out" / "traffic.json").read_text())
+    carried = gate["received"] + gate["sent"]
+    assert carried - gate["idle"] == pytest.approx(counted, rel=0.05)
+    wire = sum(len(part) for each in ran.wires.values() for part in (*each.up, *each.down))
+    assert wire == pytest.approx(carried, rel=0.05)  # also first lines of HTTP, and those of the last moment
 
 
-@pytest.mark.experiment
-def test_flowers_simulation_gives_the_same(tmp_path):
-    pytest.importorskip("ray", reason="needs fedsense[fleet-sim]")
-    asked = recipe("scaffold", data={"name": "synthetic-imu", **DATA})
-    (tmp_path / "small.toml").write_text(_toml(asked.model_dump(mode="json")))
-    words = ["run", str(tmp_path / "small.toml"), "--executor", "flower", "--out", str(tmp_path / "flower")]
-    done = subprocess.run([sys.executable, "-m", "fedsense", *words], capture_output=True, timeout=PATIENCE)
-    assert done.returncode == 0, done.stderr.decode()
-    same_results(tmp_path / "flower", embedded(asked, tmp_path / "here"), "scaffold-seed0")
+KINDS = ("<f4", "<f8", ">f4", ">f8", "<f2")
 
 
-@pytest.mark.experiment
-def test_a_server_that_is_told_to_stop_goes_on_later(fleet, tmp_path):
-    """On Flower's own database in a file, the same both times."""
-    asked = recipe("scaffold", rounds=4, data={"name": "synthetic-imu", **DATA})
-    words = ("--nodes", 2, "--database", fleet.folder / "flower.db")
-    server = fleet.server(asked, "stopped", *words, log="stop-1.log")
-    server.wait_for("round 1 of 4")
-    stop_server(fleet.folder / "fleet")
-    assert server.wait() == 130
-    server = fleet.server(asked, "stopped", *words, "--resume", log="stop-2.log")
-    assert server.wait() == 0, server.said()
-    same_results(fleet.folder / "stopped", embedded(asked, tmp_path / "here"), "scaffold-seed0")
+def pieces(rows, kinds=KINDS):
+    """All eight bytes in a row that lists of numbers have if they are written as these kinds of number."""
+    found = []
+    for kind in kinds:
+        several = 8 // np.dtype(kind).itemsize
+        for row in rows:
+            each = np.lib.stride_tricks.sliding_window_view(row.astype(kind), several)
+            each = each[(each != each[:, :1]).any(1) | ((several == 1) & (each[:, 0] != 0))]  # padding is nobody's
+            found.append(np.ascontiguousarray(each).view("u8")[:, 0])
+    return np.unique(np.concatenate(found))
+
+
+def sixteen(data, wanted):
+    """How often sixteen bytes in a row are two of the wanted pieces: four float32, two float64."""
+    found = 0
+    for start in range(8):
+        numbers = np.frombuffer(data, "u8", (len(data) - start) // 8, start)
+        place = np.searchsorted(wanted, numbers).clip(max=len(wanted) - 1)
+        hit = wanted[place] == numbers
+        found += int((hit[1:] & hit[:-1]).sum())
+    return found
+
+
+def _recorded(who, ran):
+    """What a client has that must not be sent: columns as they were recorded, windows as they are trained on."""
+    text = (ran.folder / "recordings" / f"{who}.csv").read_text().splitlines()[1:]
+    columns = np.array([line.split(",")[1:3] for line in text], float)
+    windows = np.concatenate([split.x.numpy() for split in ran.asked.federation(0)[who].splits])
+    by_time = windows.transpose(0, 2, 1)
+    return [*columns.T, columns.ravel(), *windows.reshape(len(windows), -1), *by_time.reshape(len(windows), -1)]
+
+
+def test_no_raw_sample_is_on_the_wire(ran):
+    """In what was read from the wires in the clear; the same search finds parameters that are known to be sent."""
+    for who in PEOPLE:
+        up, down = (b"".join(parts) for parts in (ran.wires[who].up, ran.wires[who].down))
+        (kept,) = (ran.keys(who) / "keep").glob(f"*-protohar-seed0/{who}/round-00002.safetensors")
+        server = ran.folder / "out" / "protohar-seed0" / "checkpoints" / "server-00001.safetensors"
+        for wire, params in ((up, from_bytes(kept.read_bytes())["trained"]), (down, _all(server))):
+            sent = max((t for name, t in params.items() if not name.startswith("head")), key=lambda t: t.numel())
+            assert sixteen(wire, pieces([sent.numpy().ravel()])) >= sent.numel() // 4 - 2
+        recorded = _recorded(who, ran)
+        wanted = pieces(recorded)
+        for row in (recorded[0], recorded[-1]):
+            for kind in KINDS:
+                assert sixteen(up[:5001] + row[:12].astype(kind).tobytes(), wanted) > 0  # so it can be found
+        assert sixteen(up, wanted) == 0
+        assert sixteen(down, wanted) == 0
+
+
+def _all(path):
+    return {name: t for params in from_bytes(path.read_bytes()).values() for name, t in params.items()}
+
+
+def test_neither_labels_nor_lines_of_recordings_are_on_the_wire(ran):
+    for who in PEOPLE:
+        wire = b"".join((*ran.wires[who].up, *ran.wires[who].down))
+        assert who.encode() in wire  # its name is
+        for line in (ran.folder / "recordings" / f"{who}.csv").read_text().splitlines()[1::20]:
+            x, y = line.split(",")[1:3]
+            assert f"{x},{y}".encode() not in wire
+        for split in ran.asked.federation(0)[who].splits:
+            labels = split.y.numpy()
+            assert len(labels) >= 16
+            assert len(set(labels.tolist())) == 2
+            for kind in ("u1", "<i4", "<i8", "<f4"):
+                assert labels.astype(kind).tobytes() not in wire
+            for between in (b",", b", "):
+                assert between.join(b"%d" % label for label in labels) not in wire

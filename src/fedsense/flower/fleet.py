@@ -1,41 +1,37 @@
-"""The server's side of a fleet: an executor whose calls go over Flower's Grid to the nodes that have the clients.
+"""The server's side of a fleet: which node has which client, and messages to them over Flower's Grid.
 
-A step does not hang: nodes have until a deadline, and enough of those asked must have answered by then, or they are
-asked again. What came is checked before a method sees it; a client that is lost, late, failed or refused is named in
-the log and in the ledger, and the run goes on with the others.
+No exchange hangs: nodes have until a deadline. What is asked of them, and what of their answers is used, is in
+:mod:`fedsense.flower.caller`.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
-from typing import Any
 from uuid import uuid4
 
-import torch
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedsense.bundle import Bundle, payload
 from fedsense.engine.folder import read_json, write_json
 from fedsense.engine.rounds import HELD_OUT, NEW_CLIENT, Engine, Settings
-from fedsense.engine.site import TRAINS, Answer, Call
 from fedsense.errors import RunFailed, UserError
 from fedsense.federation import Federation
-from fedsense.flower.records import Malformed, answers_from_records, calls_to_records, size_of, text_of, to_records
+from fedsense.flower.caller import Caller
+from fedsense.flower.pace import Patience
+from fedsense.flower.records import text_of, to_records
 from fedsense.flower.roster import Introduction, Roster
-from fedsense.method import MODEL_GROUPS
 from fedsense.recipe import Recipe
 
 ELSEWHERE = ("generalisation", *HELD_OUT, NEW_CLIENT)  # views that need recordings of several clients in one place
-SHORTEST, LONGEST = 0.05, 0.5  # seconds between looking for replies
+SHORTEST, LONGEST = 0.05, 1.0  # seconds between looking for replies
+AT_ONCE = 4  # threads that may look so often; more share the pace, or the SuperLink would do nothing else
+BETWEEN = 0.5  # seconds between looking for nodes
 GREETING = 60.0  # seconds a node has to say who it is
 SOON, AGAIN = 1.0, 300.0  # seconds after which one that did not is asked again, before a run and during one
 LOOKERS = 32  # threads that do so
@@ -156,7 +152,15 @@ class Fleet:
                     f"{len(here)} of {self.terms.nodes} nodes came within {self.terms.wait:g} s; start the others "
                     "(fedsense fleet node), see what they say, or ask for fewer (--nodes)"
                 )
-            time.sleep(LONGEST)
+            time.sleep(BETWEEN)
+
+    def wait_for(self, clients: Sequence[str], until: float) -> None:
+        """Until the nodes of these clients are connected."""
+        while time.monotonic() < until:
+            self.meet()
+            if all(self.home.get(client) in self._met for client in clients):
+                return
+            time.sleep(max(0.0, min(BETWEEN, until - time.monotonic())))
 
     def _write(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -182,8 +186,10 @@ class Fleet:
         end = time.monotonic() + deadline
         arrived: Queue[tuple[str, Message | Exception]] = Queue()
         each = list(waiting)
-        for i in range(min(LOOKERS, len(each))):
-            Thread(target=self._look, args=(each[i::LOOKERS], end, arrived), daemon=True).start()
+        lookers = min(LOOKERS, len(each))
+        for i in range(lookers):
+            patience = Patience(SHORTEST * max(1.0, lookers / AT_ONCE), LONGEST)
+            Thread(target=self._look, args=(each[i::LOOKERS], end, arrived, patience), daemon=True).start()
         while waiting and (left := end - time.monotonic()) > 0:
             try:
                 message, reply = arrived.get(timeout=left)
@@ -194,9 +200,11 @@ class Fleet:
         for node in waiting.values():
             yield node, f"it did not answer within {deadline:g} s"
 
-    def _look(self, messages: Sequence[str], end: float, arrived: Queue[tuple[str, Message | Exception]]) -> None:
+    def _look(
+        self, messages: Sequence[str], end: float, arrived: Queue[tuple[str, Message | Exception]], patience: Patience
+    ) -> None:
         """Look for replies until all are there. Whoever dies while sending holds up this thread, and no other."""
-        waiting, pause = set(messages), SHORTEST
+        waiting = set(messages)
         while waiting and time.monotonic() < end:
             try:
                 replies = list(self.grid.pull_messages(sorted(waiting)))
@@ -207,233 +215,13 @@ class Fleet:
             for reply in replies:
                 waiting.discard(reply.metadata.reply_to_message_id)
                 arrived.put((reply.metadata.reply_to_message_id, reply))
-            pause = SHORTEST if replies else min(pause * 1.2, LONGEST)
+            if replies:
+                patience.over()
             if waiting:
-                time.sleep(min(pause, max(0.0, end - time.monotonic())))
-
-
-class Caller:
-    """The executor of one run on the fleet."""
-
-    name = "fleet"
-
-    def __init__(self, fleet: Fleet, engine: Engine) -> None:
-        self.fleet, self.engine = fleet, engine
-        site, task = engine.site, engine.site.task
-        label = engine.about["label"]
-        self._run = {
-            "key": f"{fleet.key}-{label.replace(' ', '_')}-seed{engine.settings.seed}",
-            "recipe": engine.about["recipe"],
-            "label": label,
-            "seed": engine.settings.seed,
-            "views": engine.settings.views,
-            "metrics": engine.settings.metrics,
-            "moment": engine.settings.moment,
-            "task": {"classes": task.classes, "kind": task.kind, "values": task.values, "features": task.features},
-        }
-        self._architectures = {client.id: site.architecture(client.id) for client in engine.federation}
-        self._usual: dict[Any, Any] = {}  # kind of client and job -> what an upload looks like
-
-    def run(self, calls: Sequence[Call]) -> Iterator[tuple[int, Answer]]:
-        """Answers as they come; of clients that gave none, why, at the end."""
-        if not calls:
-            return
-        trains = calls[0].job in TRAINS
-        needed = max(1, math.ceil(self.fleet.terms.quorum * len(calls) - 1e-9)) if trains else 0
-        failed: dict[int, Answer] = {i: Answer() for i in range(len(calls))}
-        for attempt in range(self.fleet.terms.attempts):
-            came = {}
-            for i, answer in self._once(calls, sorted(failed)):
-                if answer.failure:
-                    failed[i] = answer
-                    log.warning("round %s, %s: client '%s': %s", *_what(calls[i]), answer.failure)
-                elif trains:
-                    came[i] = answer
-                else:
-                    del failed[i]
-                    yield i, answer
-            for i, answer in self._alike(calls, came).items():
-                if answer.failure:
-                    failed[i] = answer
-                    log.warning("round %s, %s: client '%s': %s", *_what(calls[i]), answer.failure)
-                else:
-                    del failed[i]
-                    yield i, answer
-            if len(calls) - len(failed) >= needed:
-                yield from failed.items()
-                return
-            log.warning("%s of %s answered; attempt %s", len(calls) - len(failed), len(calls), attempt + 1)
-        reasons = "; ".join(f"'{calls[i].clients[0]}': {answer.failure}" for i, answer in list(failed.items())[:5])
-        raise RunFailed(
-            f"round {calls[0].round}: {len(calls) - len(failed)} of {len(calls)} clients answered, and {needed} are "
-            f"needed (quorum {self.fleet.terms.quorum:g}); {reasons}. What was done is kept: go on with --resume"
-        )
-
-    def close(self) -> None:
-        pass
-
-    def _once(self, calls: Sequence[Call], asked: Sequence[int]) -> Iterator[tuple[int, Answer]]:
-        """Ask every node once for all that its clients are asked; a call to several clients may go to several nodes."""
-        self.fleet.meet()
-        parts: dict[int, list[tuple[int, Call]]] = {}
-        open_parts: Counter[int] = Counter()
-        gathered: dict[int, list[tuple[Call, Answer]]] = {i: [] for i in asked}
-        for i in asked:
-            homes: dict[int | None, list[str]] = {}
-            for client in calls[i].clients:
-                homes.setdefault(self.fleet.home.get(client), []).append(client)
-            for node, clients in homes.items():
-                part = replace(calls[i], clients=tuple(clients))
-                if node is None:
-                    gathered[i].append((part, Answer(failure="its node is not connected")))
-                else:
-                    parts.setdefault(node, []).append((i, part))
-                    open_parts[i] += 1
-        for i in asked:
-            if not open_parts[i]:
-                yield i, _together(gathered[i])
-        for node, reply in self._send(parts):
-            for (i, part), answer in zip(parts[node], self._read(reply, [p for _, p in parts[node]]), strict=True):
-                gathered[i].append((part, answer))
-                open_parts[i] -= 1
-                if not open_parts[i]:
-                    yield i, _together(gathered[i])
-
-    def _send(self, parts: Mapping[int, Sequence[tuple[int, Call]]]) -> Iterator[tuple[int, RecordDict | str]]:
-        letters, about = {}, "work"
-        for node, entries in parts.items():
-            asked = [call for _, call in entries]
-            extra = [{"base": {c: self.engine.accepted(c) for c in call.clients}} for call in asked]
-            here = sorted(client for client, home in self.fleet.home.items() if home == node)
-            run = {**self._run, "architectures": {c: self._architectures[c] for c in here}}
-            letters[node] = calls_to_records(asked, extra, {"run": run})
-            about = f"{asked[0].round}"
-        yield from self.fleet.exchange(letters, "train", self.fleet.terms.deadline, about)
-
-    # -- what is wrong with an answer -----------------------------------------------------------------------------
-
-    def _read(self, reply: RecordDict | str, calls: Sequence[Call]) -> list[Answer]:
-        """The answers in a node's reply, each checked; a refusal names what was wrong."""
-        if isinstance(reply, str):
-            return [Answer(failure=reply) for _ in calls]
-        try:
-            room = sum(self._room(call) for call in calls)
-            if (size := size_of(reply)) > room:
-                raise Malformed(f"it sent {size / 1e6:.1f} MB, and {room / 1e6:.1f} MB are allowed")
-            said = text_of(reply)
-            if "failure" in said:
-                return [Answer(failure=str(said["failure"])) for _ in calls]
-            answers = answers_from_records(reply)
-            if len(answers) != len(calls):
-                raise Malformed(f"it sent {len(answers)} answers to {len(calls)} questions")
-        except Malformed as error:
-            return [Answer(failure=f"refused: {error}") for _ in calls]
-        return [self._checked(call, answer) for call, answer in zip(calls, answers, strict=True)]
-
-    def _checked(self, call: Call, answer: Answer) -> Answer:
-        if answer.failure:
-            return Answer(failure=answer.failure)
-        if call.job not in TRAINS:
-            sent = sum(sum(payload(bundle).values()) for bundle in call.bundles.values())
-            if not _scores(answer.data.get("scores")):
-                return Answer(failure="refused: it sent no scores")
-            return Answer({}, {"scores": answer.data["scores"], "bytes": sent})
-        upload = answer.bundles.get("upload", {})
-        if wrong := self._wrong(call, upload) or _wrong_numbers(answer.data):
-            return Answer(failure=f"refused: {wrong}")
-        return Answer({"upload": upload}, answer.data)
-
-    def _wrong(self, call: Call, upload: Bundle) -> str:
-        """What of an upload a method must not see: values that are not finite, parameters of other shapes."""
-        member = self.engine.site.task.members.get(call.clients[0])
-        for group, params in upload.items():
-            for name, tensor in params.items():
-                where = name if group in MODEL_GROUPS else f"{group}/{name}"
-                if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-                    return f"'{where}' has values that are not finite"
-                expected = member.shapes.get(name) if member else None
-                if expected is not None and tuple(tensor.shape) != tuple(expected):
-                    return f"'{where}' has shape {list(tensor.shape)}, not {list(expected)}"
-        return ""
-
-    def _alike(self, calls: Sequence[Call], came: Mapping[int, Answer]) -> dict[int, Answer]:
-        """Clients of one network upload alike: who differs from what was accepted before, or from most, is refused."""
-        kinds: dict[Any, dict[int, Any]] = {}
-        for i, answer in came.items():
-            client = calls[i].clients[0]
-            kind = (calls[i].job, self._architectures.get(client), self.engine.federation[client].input_shape)
-            kinds.setdefault(kind, {})[i] = _signature(answer.bundles["upload"])
-        result = dict(came)
-        for kind, signatures in kinds.items():
-            most, count = Counter(signatures.values()).most_common(1)[0]
-            usual = self._usual.get(kind, most if 2 * count > len(signatures) else None)
-            for i, signature in signatures.items():
-                if usual is not None and signature != usual:
-                    result[i] = Answer(failure=f"refused: {_difference(signature, usual)}")
-            if usual is not None:
-                self._usual[kind] = usual
-        return result
-
-    def _room(self, call: Call) -> int:
-        if call.job not in TRAINS:
-            return 1 << 20
-        member = self.engine.site.task.members.get(call.clients[0])
-        own = 4 * sum(math.prod(shape) for shape in member.shapes.values()) if member else 0
-        down = sum(sum(payload(bundle).values()) for bundle in call.bundles.values())
-        return int(self.fleet.terms.room * (own + down)) + (1 << 20)
+                time.sleep(min(patience.pause(), max(0.0, end - time.monotonic())))
 
 
 def _content(reply: Message | Exception) -> RecordDict | str:
     if isinstance(reply, Exception):
         return f"{type(reply).__name__}: {reply}"
     return f"{reply.error.reason}" if reply.has_error() else reply.content
-
-
-def _what(call: Call) -> tuple[int, str, str]:
-    return call.round, call.job, "', '".join(call.clients)
-
-
-def _together(parts: Sequence[tuple[Call, Answer]]) -> Answer:
-    """The answer to a call, from those of the nodes it went to."""
-    if len(parts) == 1:
-        return parts[0][1]
-    good = [answer for _, answer in parts if not answer.failure]
-    unscored = {client: answer.failure for call, answer in parts if answer.failure for client in call.clients}
-    scores = {client: score for answer in good for client, score in answer.data["scores"].items()}
-    return Answer({}, {"scores": scores, "unscored": unscored, "bytes": sum(a.data.get("bytes", 0) for a in good)})
-
-
-def _signature(upload: Bundle) -> tuple[tuple[str, str, torch.dtype, tuple[int, ...]], ...]:
-    return tuple(
-        sorted(
-            ((group, name, t.dtype, tuple(t.shape)) for group, params in upload.items() for name, t in params.items()),
-            key=str,
-        )
-    )
-
-
-def _difference(signature: Sequence[Any], usual: Sequence[Any]) -> str:
-    known = {(group, name): (dtype, shape) for group, name, dtype, shape in usual}
-    for group, name, dtype, shape in signature:
-        if (group, name) not in known:
-            return f"it sent '{group}/{name}', which others of its network do not"
-        if known[group, name] != (dtype, shape):
-            return (
-                f"'{group}/{name}' is {dtype} {list(shape)}, not {known[group, name][0]} {list(known[group, name][1])}"
-            )
-    return "something that others of its network send is missing"
-
-
-def _scores(value: Any) -> bool:
-    """Whether it is nested dicts of numbers."""
-    if isinstance(value, dict):
-        return all(_scores(v) for v in value.values())
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _wrong_numbers(data: Mapping[str, Any]) -> str:
-    if not isinstance(data.get("seconds"), int | float) or not isinstance(data.get("peak_memory_bytes"), int):
-        return "it does not say how long it took"
-    if not _scores(data.get("metrics", {})) or not _scores(data.get("scores", {})):
-        return "its scores are no numbers"
-    return ""

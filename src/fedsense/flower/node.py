@@ -19,6 +19,7 @@ from fedsense.errors import FedsenseError, UserError
 from fedsense.federation import ClientData, Federation, Task
 from fedsense.flower.keep import Keep
 from fedsense.flower.records import answers_to_records, calls_from_records, text_of, to_records
+from fedsense.personal import described
 from fedsense.recipe import Recipe, make_recipe
 
 KEPT = ("start", "update", "finish")  # jobs after which a client has something else than before
@@ -165,10 +166,15 @@ class Node:
         clients = [_in_classes(client, federation.task.classes, task) for client in federation]
         named = [replace(client, model=run["architectures"].get(client.id)) for client in clients]
         settings = Settings(device=self.device or recipe.device)
+        method, spec, names = recipe.methods()[run["label"]], recipe.model_spec(), run["architectures"]
+        models = {
+            c.id: described(task, method, spec, names[c.id], c.input_shape, run["seed"]) for c in named if c.model
+        }
+        self.keep.describe(run["key"], models)
         return Site(
             replace(federation, task=replace(task, features=0), clients=tuple(c for c in named if c.model)),
-            recipe.methods()[run["label"]],
-            recipe.model_spec(),
+            method,
+            spec,
             run["seed"],
             views=run["views"],
             metrics=run["metrics"],

@@ -20,9 +20,9 @@ from flwr.app import RecordDict
 
 from fedsense.engine.folder import read_json, write_json
 from fedsense.errors import RunFailed, UserError
-from fedsense.flower.gate import OpenGate
+from fedsense.flower.gate import OpenGate, refuse_taken
 from fedsense.flower.node import Node, Source
-from fedsense.flower.pace import quicken
+from fedsense.flower.pace import Patience, quicken
 from fedsense.flower.processes import Program, answers, environment, flwr, free_port, toml
 from fedsense.flower.setup import write_app
 from fedsense.flower.tasks import Tasks
@@ -31,8 +31,8 @@ from fedsense.recipe import Recipe
 PORT = 9092
 BETWEEN = 0.5  # seconds between two looks at how a run goes
 AGAIN = 5.0  # seconds after which a SuperNode that ended is started again
-LOOK = 0.1  # seconds between two looks for a message
-SELDOM = 30.0  # seconds between two questions to Flower whether a run is still under way
+LOOK, SLOWEST = 0.1, 1.0  # seconds between two looks for a message the SuperNode has
+SELDOM = 30.0  # seconds until Flower is asked whether a run is still under way; each time twice as many
 LOST = 30.0  # seconds after which a SuperNode that cannot reach the server ends
 RUNNING = "running.json"  # in the fleet's folder: what `fleet status` and `fleet stop` need to know
 
@@ -72,6 +72,7 @@ def serve(
         raise UserError(f"{fleet} holds no certificates; make them with `fedsense fleet init {fleet}`")
     if not (fleet / "app").exists():
         write_app(fleet / "app")
+    refuse_taken(host, port)
     out.mkdir(parents=True, exist_ok=True)
     home, inner = fleet / "flwr", free_port()
     env = environment(home)
@@ -89,16 +90,17 @@ def serve(
     superlink = Program(words, env, fleet / "superlink.log")
     try:
         superlink.wait_until(lambda: answers(inner), "the SuperLink")
-        with OpenGate(host, port, f"127.0.0.1:{inner}", None if insecure else keys) as gate:
-            config = {**(terms or {}), "recipe": resolved.resolve(), "out": out.resolve(), "resume": resume}
-            known = [] if insecure else sorted((keys / "nodes").glob("*.pub"))
-            start = ["run", str(fleet / "app"), "fleet", "--format", "json", "--run-config", toml(config)]
-            run = flwr(env, *_enrolments(known), start)[-1]["run-id"]
+        config = {**(terms or {}), "recipe": resolved.resolve(), "out": out.resolve(), "resume": resume}
+        known = [] if insecure else sorted((keys / "nodes").glob("*.pub"))
+        start = ["run", str(fleet / "app"), "fleet", "--format", "json", "--run-config", toml(config)]
+        run = flwr(env, *_enrolments(known), start)[-1]["run-id"]
+        with OpenGate(host, port, f"127.0.0.1:{inner}", None if insecure else keys) as gate:  # now nodes are known
             about = {"run": run, "out": str(out.resolve()), "address": f"{host}:{port}", "pid": os.getpid()}
             write_json(fleet / RUNNING, about)
             say(f"listening at {host}:{port}; the run is in {out}")
             _watch(superlink, env, run, out, say)
-            write_json(out / "traffic.json", {"received": gate.app.received, "sent": gate.app.sent})
+            carried = {"received": gate.app.received, "sent": gate.app.sent, "idle": gate.app.idle}
+            write_json(out / "traffic.json", carried)
     finally:
         (fleet / RUNNING).unlink(missing_ok=True)
         superlink.stop()
@@ -120,24 +122,30 @@ def _enrolments(keys: Sequence[Path]) -> list[list[str]]:
 def _watch(superlink: Program, env: Mapping[str, str], run: str, out: Path, say: Say) -> None:
     """Tell how the run goes until it is done."""
     told: Any = None
-    looked = time.monotonic()
+    looked, seldom = time.monotonic(), SELDOM  # a program of 100 MB has to be started for it
     while True:
         time.sleep(BETWEEN)
-        status = read_json(out / "status.json") if (out / "status.json").exists() else {}
-        mine = status.get("flower_run") == run
+        status = _written(out, run)
         now = (status.get("run"), status.get("seed"), status.get("round"))
-        if mine and now != told and "round" in status:
+        if now != told and "round" in status:
             told = now
             say(line_of(status))
-        if mine and status["state"] == "finished":
+        if status.get("state") == "finished":
             return
         if not superlink.alive():
             raise RunFailed(f"the SuperLink ended; the end of {superlink.output}:\n{superlink.tail()}")
-        if time.monotonic() - looked > SELDOM or (mine and status["state"] == "failed"):
-            looked = time.monotonic()
+        if time.monotonic() - looked > seldom or status.get("state") == "failed":
+            looked, seldom = time.monotonic(), 2 * seldom
             state, detail = _state(env, run)
-            if (mine and status["state"] == "failed") or state.startswith("finished"):
+            status = _written(out, run)  # asking took a while
+            if status.get("state") == "failed" or (state.startswith("finished") and status.get("state") != "finished"):
                 raise RunFailed(f"the run ended: {status.get('error') or detail or state}; see {out / 'fleet.log'}")
+
+
+def _written(out: Path, run: str) -> dict[str, Any]:
+    """What this run wrote down last; nothing if what is there is of one before."""
+    status: dict[str, Any] = read_json(out / "status.json") if (out / "status.json").exists() else {}
+    return status if status.get("flower_run") == run else {}
 
 
 def _state(env: Mapping[str, str], run: str) -> tuple[str, str]:
@@ -178,10 +186,13 @@ def take_part(
     node = Node(Source(data, tuple(clients)), keep, device)
     connection = Connection(server, keys, insecure, keep, say)
     connection.start()
+    patience = Patience(LOOK, SLOWEST)
     try:
         while True:
-            if not connection.answer_one(node.answer):
-                time.sleep(LOOK)
+            if connection.answer_one(node.answer):
+                patience.over()
+            else:
+                time.sleep(patience.pause())
     finally:
         connection.stop()
 
