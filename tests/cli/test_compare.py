@@ -128,8 +128,12 @@ def test_a_win_is_told_and_with_fewer_seeds_is_not(here, tmp_path, monkeypatch):
                 values = dict(zip(CLIENTS, (0.5 + gain + rng.normal(0, 0.01, 8)).tolist(), strict=True))
                 write_run(folder, method, seed, values)
     assert "moon is better" in here("compare", "with6")[1]
-    assert "no verdict: 3 seeds; moon is ahead on these only, needs at least 5" in here("compare", "with3")[1]
-    assert "no verdict: one seed" in here("compare", "with1")[1]
+    said = here("compare", "with3")[1]
+    assert "too few" in said
+    assert "seeds (5)" in said
+    (pair,) = json.loads(here("compare", "with3", "--json")[1])["comparison"]["pairs"]
+    assert pair["says"] == "no verdict: 3 seeds; moon is ahead on these only, needs at least 5"
+    assert "too few" in here("compare", "with1")[1]
     assert "moon is better" not in here("compare", "with3")[1] + here("compare", "with1")[1]
 
 

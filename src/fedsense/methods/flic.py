@@ -56,7 +56,7 @@ class Flic(HetFedRep):
     covariance: Literal["identity", "learned"] = "identity"  # of an anchor; learned through its factor L
     barycentre: Literal["factors", "exact"] = "factors"  # of learned covariances
     anchors: Literal["after", "along", "fixed"] = "after"  # they move with α (Algorithm 1), with φ and β, or never
-    spread: float = 10.0  # standard deviation of the anchors' first means
+    spread: float = 10.0  # standard deviation of the anchors' first means; 1 where few steps are taken, as on digits
     pretrain: int = 100  # epochs of alignment alone, before round one
     pretrain_batch: int | None = None  # if None, batch
     realign: int = 0  # epochs of alignment alone after every local update (the authors' code)

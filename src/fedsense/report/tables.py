@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedsense.comparing import Comparison
+from fedsense.evaluation.comparing import Pair
 from fedsense.evaluation.metrics import LOWER_IS_BETTER
 from fedsense.evaluation.statistics import ALPHA, ENOUGH_SEEDS
 from fedsense.evaluation.worth import ClientGain
@@ -163,7 +164,7 @@ def _pairs(c: Comparison) -> Titled | None:
             f"{pair.gaining}/{pair.losing}",
             _p(pair.p_clients_holm),
             _p(pair.p_holm),
-            pair.says,
+            _verdict(pair),
         ]
         for pair in shown
     ]
@@ -175,11 +176,20 @@ def _pairs(c: Comparison) -> Titled | None:
         f"gain in {_unit(c)}, with a 95 % bootstrap interval over {' or '.join(over) or 'nothing'}; effect: "
         f"rank-biserial, 1 if all clients gain; p clients: Wilcoxon's signed-rank test, {_client_unit(c)}; p: this and "
         f"a test over seeds and clients at once, with {ENOUGH_SEEDS} seeds or more (here: {count}); all two-sided, "
-        f"with Holm's correction for {pairs}. A win has p ≤ {ALPHA:g}. Seeds needed are for a power of 80 %, if the "
-        f"difference is as large as it looks{hidden}"
+        f"with Holm's correction for {pairs}. A win has p ≤ {ALPHA:g}. In brackets: with how many seeds a "
+        f"difference as large as it looks would be found four times in five (–: with no number of them){hidden}"
     )
     what = f"against {c.against}" if c.against else "all pairs"
     return f"Which is better? {c.view} {c.metric}, {what}", Grid(_pair_header(several), body, caption)
+
+
+def _verdict(pair: Pair) -> str:
+    """In a few words; ``pair.says`` is the sentence."""
+    if pair.verdict == "win":
+        return f"{pair.winner} is better"
+    if pair.verdict in ("too few seeds", "not shown") and abs(pair.gain) > 1e-12:
+        return f"{pair.verdict} ({pair.seeds_needed or '–'})"
+    return pair.verdict
 
 
 def _only_wins(c: Comparison) -> str:
