@@ -3,13 +3,16 @@
 import json
 import math
 import shutil
+import time
 from dataclasses import dataclass, field, fields, replace
 
+import httpx
 import numpy as np
 import pytest
 import torch
 from fleets import IMU, Inside, clients_of, embedded, inside, lines, recipe, run_inside, same_results, write_recordings
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.proto.runtime_pb2 import SendTaskHeartbeatResponse
 
 from fedsense.bundle import from_bytes, to_bytes
 from fedsense.engine.rounds import Engine
@@ -18,6 +21,7 @@ from fedsense.flower.fleet import Fleet, Terms
 from fedsense.flower.node import Node, Source
 from fedsense.flower.pace import Patience
 from fedsense.flower.records import answers_from_records, answers_to_records, text_of
+from fedsense.flower.tasks import still_at_it
 from fedsense.methods import METHODS, Scaffold
 from fedsense.personal import load_personal
 from fedsense.result import Result
@@ -364,3 +368,40 @@ def test_whoever_waits_for_long_looks_less_often(monkeypatch):
     assert patience.pause() == 3.0
     patience.over()
     assert patience.pause() == 0.2
+
+
+def test_a_task_that_was_given_up_does_not_end_the_node():
+    """Flower's own heartbeat would send this process an interrupt."""
+
+    class Gone:
+        def SendTaskHeartbeat(self, request):
+            return SendTaskHeartbeatResponse(success=False)
+
+    class Away:
+        def SendTaskHeartbeat(self, request):
+            raise httpx.ConnectError("nobody there")
+
+    assert still_at_it(Gone())
+    assert not still_at_it(Away())
+
+
+def test_a_node_that_did_not_say_who_it_is_is_asked_again(tmp_path, monkeypatch):
+    """As after a restart of the server, when Flower's database still has nodes as connected that are not."""
+    asked = recipe("fedavg", rounds=1)
+    grid = inside(asked, tmp_path / "keep")
+    run_inside(grid, asked, tmp_path / "fleet")
+    silent = []
+
+    def first_is_silent(node, question, reply):
+        if "calls" not in text_of(question) and len(silent) < 2:
+            silent.append(node)
+            return "Node Unavailable"
+        return reply
+
+    again = Inside(grid.nodes)
+    again.spoil = first_is_silent
+    fleet = Fleet(again, tmp_path / "fleet", Terms(nodes=3))
+    fleet.federation(asked, 0)
+    assert len(fleet.home) == 1
+    fleet.wait_for(clients_of(asked), time.monotonic() + 20)
+    assert sorted(fleet.home) == clients_of(asked)

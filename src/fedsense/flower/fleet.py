@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -33,7 +34,7 @@ SHORTEST, LONGEST = 0.05, 1.0  # seconds between looking for replies
 AT_ONCE = 4  # threads that may look so often; more share the pace, or the SuperLink would do nothing else
 BETWEEN = 0.5  # seconds between looking for nodes
 GREETING = 60.0  # seconds a node has to say who it is
-SOON, AGAIN = 1.0, 300.0  # seconds after which one that did not is asked again, before a run and during one
+SOON, AGAIN = 1.0, 300.0  # seconds after which one that did not is asked again: before a run, and at most during one
 LOOKERS = 32  # threads that do so
 FLEET_FILE = "fleet.json"
 log = logging.getLogger("fedsense.fleet")
@@ -67,6 +68,7 @@ class Fleet:
         self.home: dict[str, int] = {}  # client -> node
         self._met: dict[int, Introduction] = {}  # nodes that said who they are
         self._later: dict[int, float] = {}  # nodes that did not, and when to ask them again
+        self._silent: Counter[int] = Counter()  # and how often they did not
         self._recipe: Recipe | None = None
         self._rosters: dict[int, Roster] = {}
         self._seed = 0
@@ -118,9 +120,12 @@ class Fleet:
                 if "failure" in said:
                     raise ValueError(said["failure"])
                 self._met[node] = Introduction.of(said)
+                self._silent.pop(node, None)
             except ValueError as error:
                 running = self._seed in self._rosters
-                self._later[node] = time.monotonic() + (AGAIN if running else SOON)
+                pause = min(AGAIN, SOON * 4 ** self._silent[node]) if running else SOON  # asking holds the others up
+                self._silent[node] += 1
+                self._later[node] = time.monotonic() + pause
                 log.warning("node %s is of no use: %s", node, error)
         self._settle(new)
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import httpx
 from flwr.app import Message, RecordDict
 from flwr.common.constant import SubStatus
-from flwr.proto.runtime_pb2 import AcquireTaskRequest
-from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
+from flwr.proto.runtime_pb2 import AcquireTaskRequest, SendTaskHeartbeatRequest
+from flwr.supercore.heartbeat import HeartbeatSender
 from flwr.supercore.interceptors import (
     RuntimeTokenHttpInterceptor,
     RuntimeVersionHttpInterceptor,
@@ -27,6 +28,19 @@ from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, 
 TAKE = frozenset({"/flwr.proto.Runtime/AcquireTask"})
 KIND = "flwr-clientapp"
 TRIES = 4  # of a request to the SuperNode, which is on this machine
+
+
+def still_at_it(client: RuntimeHttpClient) -> bool:
+    """Tell the SuperNode; false if it could not be told.
+
+    Flower's own function for this interrupts the process when the SuperNode has given the task up (its server went
+    away in the middle of a message). That is right for a program that answers one message, but this one answers others.
+    """
+    try:
+        client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
+    except httpx.HTTPError:
+        return False
+    return True
 
 
 class Tasks:
@@ -45,7 +59,7 @@ class Tasks:
             return False
         named = RuntimeVersionHttpInterceptor(component_name="flwr-clientapp")
         client = self._open([named, RuntimeTokenHttpInterceptor(found.token)])
-        alive = HeartbeatSender(make_task_heartbeat_fn_http(client))
+        alive = HeartbeatSender(lambda: still_at_it(client))
         alive.start()
         context, outcome, detail = None, SubStatus.FAILED, "it could not be answered"
         try:
@@ -54,7 +68,8 @@ class Tasks:
             outcome, detail = SubStatus.COMPLETED, ""
         finally:
             push_task_output(client, context, outcome, detail)
-            alive.stop()
+            if alive.is_running:
+                alive.stop()
             client.close()
         return True
 
