@@ -130,6 +130,7 @@ def _cubes(runs: Iterable[Run], people: Mapping[str, Sequence[str]]) -> dict[Key
             for metric in splits["test"]:
                 each = [line["scores"][view]["test"].get(metric, {}) for line in lines]
                 matrix = np.array([[values.get(who) for values in each] for who in people[view]], dtype=float)
+                matrix = matrix.reshape(len(people[view]), len(lines))  # also if nobody is scored
                 found.setdefault((view, metric, run.method), []).append(([line["round"] for line in lines], matrix))
     return found
 
