@@ -74,12 +74,13 @@ def test_nodes_that_are_refused_say_why(fleet):
 def test_a_killed_server_goes_on_with_another_superlink(fleet, tmp_path):
     """The server dies in the middle of a round; in the end it is as if nothing had happened."""
     asked = recipe("fedcoad", rounds=3, data=DATA)
-    server = fleet.server(asked, "killed", "--nodes", 2, log="first.log")
+    words = ("--nodes", 2, "--quorum", 1)
+    server = fleet.server(asked, "killed", *words, log="first.log")
     server.wait_for("round 1 of 3")
     server.kill()
     done = len(lines(fleet.folder / "killed" / "fedcoad-seed0", "ledger"))
     assert 1 <= done < 3
-    server = fleet.server(asked, "killed", "--nodes", 2, "--resume", log="second.log")
+    server = fleet.server(asked, "killed", *words, "--resume", log="second.log")
     assert server.wait() == 0, server.said()
     same_results(fleet.folder / "killed", embedded(asked, tmp_path / "here"), "fedcoad-seed0")
 
@@ -87,7 +88,7 @@ def test_a_killed_server_goes_on_with_another_superlink(fleet, tmp_path):
 @pytest.mark.parametrize("how", ["stopped", "killed"])
 def test_a_server_goes_on_with_the_same_database(how, fleet, tmp_path):
     asked = recipe("scaffold", rounds=4, data=DATA)
-    words = ("--nodes", 2, "--database", fleet.folder / f"{how}.db")
+    words = ("--nodes", 2, "--quorum", 1, "--database", fleet.folder / f"{how}.db")
     server = fleet.server(asked, f"database-{how}", *words, log=f"{how}-1.log")
     server.wait_for("round 1 of 4")
     if how == "killed":

@@ -85,7 +85,10 @@ class Fleet:
             self._rosters[seed] = self._wait()
             self._write()
             self._settle(sorted(self._met))
-        self.meet()
+            self.meet()
+        else:  # a run that goes on: its nodes have lost their server, and need a moment to find it again
+            everyone = [entry.id for entry in self._rosters[seed].clients]
+            self.wait_for(everyone, time.monotonic() + min(self.terms.wait, GREETING))
         return self._rosters[seed].federation()
 
     def settings(self, settings: Settings) -> Settings:
