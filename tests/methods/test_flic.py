@@ -274,7 +274,7 @@ def test_every_way_of_it_learns_and_side_by_side_as_alone(fields):
     assert np.mean(list(scores.values())) > 0.8
     many = together.record.ledger[-1]["clients"]["c00"]["together"]
     assert (many == 1) == (fields.get("alignment") == "transport"), together.site._company.refused
-    # Where gradients of kernels vanish, Adam magnifies rounding: 4e-5 after the first round, tenfold in each that follows.
+    # Where gradients of kernels vanish, Adam magnifies rounding: 4e-5 after the first round, then ever more.
     close = 5e-2 if fields.get("alignment") == "mmd" else 5e-3
     for client in federation.ids:
         assert differ(alone.personal_parameters(client), together.personal_parameters(client)) < close
