@@ -24,7 +24,7 @@ demo: .venv/.installed   ## a federation of very different clients learns, in ab
 	@$(BIN)/fedsense demo
 
 test: setup lint   ## linters, types and all tests but the long experiments
-	$(BIN)/python -m pytest -m 'not experiment' -n auto --dist loadgroup
+	$(BIN)/python -m pytest -m 'not experiment' -n auto --dist worksteal
 
 lint: setup
 	$(BIN)/ruff check .

@@ -13,8 +13,6 @@ from sklearn.preprocessing import StandardScaler
 import fedsense
 from fedsense.result import summarise
 
-pytestmark = pytest.mark.xdist_group("embedded-is-hard")  # what is made once for all of them is made once
-
 SEEDS = (0, 1)
 
 

@@ -20,8 +20,6 @@ from fedsense.methods import FedHeNN
 from fedsense.models.spec import ModelSpec
 from fedsense.work import stream
 
-pytestmark = pytest.mark.xdist_group("joining")  # what is made once for all of them is made once
-
 MODEL = ModelSpec(("flic-mlp",), {"latent": 6, "hidden": 8, "shared": 7})
 CLASSES = ("sit", "walk", "run")
 

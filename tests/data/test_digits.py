@@ -11,8 +11,6 @@ from fedsense.data import load
 from fedsense.errors import UserError
 from fedsense.models import build_model
 
-pytestmark = pytest.mark.xdist_group("digits")  # what is made once for all of them is made once
-
 MANY = (*range(10),) * 40
 
 

@@ -16,8 +16,6 @@ from fedsense.methods import METHODS
 from fedsense.models.spec import ModelSpec
 from fedsense.work import stream
 
-pytestmark = pytest.mark.xdist_group("scale")  # what is made once for all of them is made once
-
 CLIENTS, SHARE = 10_000, 0.01
 SAMPLES, WIDTH = 1000, 64  # 256 KB each, 2.6 GB all
 

@@ -35,8 +35,7 @@ from fedsense.experiment import find_runs
 from fedsense.flower.running import status_of
 from fedsense.flower.setup import create
 
-# On a busy machine Flower's programs take their time to start; what is made once for all of them is made once.
-pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("fleet-real")]
+pytestmark = pytest.mark.timeout(900)  # on a busy machine Flower's programs take their time to start
 PEOPLE = ("anna", "ben")
 METHODS = ("scaffold", "protohar")
 

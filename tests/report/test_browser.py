@@ -19,8 +19,6 @@ from fedsense.report.page import page
 from fedsense.report.watch import Watched, serve
 from fedsense.result import Result
 
-pytestmark = pytest.mark.xdist_group("browser")  # what is made once for all of them is made once
-
 NAMES = ("ann", "bob", "cyd", "dan")
 LAST = {"fedapa": (0.9, 0.4, 0.7, 0.6), "local": (0.5, 0.6, 0.7, 0.3)}
 

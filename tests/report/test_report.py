@@ -15,8 +15,6 @@ from fedsense.report.page import page
 from fedsense.report.words import summary, verdict
 from fedsense.result import Result, tell_apart
 
-pytestmark = pytest.mark.xdist_group("report")  # what is made once for all of them is made once
-
 NAMES = ("ann", "bob", "cyd")
 
 
