@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +57,12 @@ class Comparison:
             "against": self.against,
             "weighted": self.weighted,
             "same_clients": dict(self.same_clients),
-            "scores": [score.as_dict() for score in self.scores],
-            "pairs": [pair.as_dict() for pair in self.pairs],
-            "overall": [pair.as_dict() for pair in self.overall],
-            "ranks": self.ranks.as_dict(),
-            "reached": [one.as_dict() for one in self.reached],
-            "frontier": [cost.as_dict() for cost in self.costs],
+            "scores": [asdict(score) for score in self.scores],
+            "pairs": [asdict(pair) for pair in self.pairs],
+            "overall": [asdict(pair) for pair in self.overall],
+            "ranks": asdict(self.ranks),
+            "reached": [asdict(one) for one in self.reached],
+            "frontier": [asdict(cost) for cost in self.costs],
             "worth": [one.as_dict() for one in self.worth],
             "notes": self.notes,
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any, Literal
 
@@ -50,9 +50,6 @@ class Score:
     std_clients: float  # over clients (population), mean over seeds
     std_seeds: float  # of the seeds' means (sample); NaN of one seed
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Pair:
@@ -80,9 +77,6 @@ class Pair:
     seeds_needed: int | None
     says: str
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Overall:
@@ -94,9 +88,6 @@ class Overall:
     gain: float
     low: float
     high: float
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def scores(trials: Sequence[Trial]) -> list[Score]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,9 +27,6 @@ class Ranks:
     cliques: tuple[tuple[str, ...], ...] = ()  # methods whose ranks differ by less; largest groups only
     left_out: tuple[str, ...] = ()  # methods that are not on all datasets
     why_not: str = ""
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def critical_difference(methods: int, datasets: int, alpha: float = ALPHA) -> float:

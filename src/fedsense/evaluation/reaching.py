@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -37,9 +36,6 @@ class Reached:
     seconds: float
     speed_up: float = math.nan  # rounds of the reference to rounds of this one, where every seed got there
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Cost:
@@ -52,9 +48,6 @@ class Cost:
     seconds: float
     frontier_megabytes: bool = False  # nobody is as good for less, or better for as much
     frontier_seconds: bool = False
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def reach(

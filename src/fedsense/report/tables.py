@@ -7,6 +7,7 @@ import io
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from fedsense.comparing import Comparison
@@ -86,17 +87,17 @@ def tidy(c: Comparison) -> str:
                 name = f"{row.view} {row.metric}, seed {row.seed}, {row.selection} ({row.round})"
                 write(["runs", result.dataset, result.method, "", client, name, value])
     for score in c.scores:
-        numbers("scores", score.as_dict(), score.method)
+        numbers("scores", asdict(score), score.method)
     for pair in c.pairs:
-        numbers("pairs", pair.as_dict(), pair.first, pair.second)
+        numbers("pairs", asdict(pair), pair.first, pair.second)
     for both in c.overall:
-        numbers("overall", both.as_dict(), both.first, both.second)
+        numbers("overall", asdict(both), both.first, both.second)
     for method, rank in (c.ranks.ranks or {}).items():
         write(["ranks", "", method, "", "", "average rank", rank])
     for reached in c.reached:
-        numbers("reached", reached.as_dict(), reached.method)
+        numbers("reached", asdict(reached), reached.method)
     for cost in c.costs:
-        numbers("frontier", cost.as_dict(), cost.method)
+        numbers("frontier", asdict(cost), cost.method)
     for one in c.worth:
         for each in one.clients:
             entry = {"dataset": one.dataset, "gain": each.gain, "p_holm": each.p_holm}
