@@ -364,14 +364,13 @@ def _gathered(pool: Mapping[str, Tensor], index: Tensor, unread: Set[str]) -> It
 
     In place of ``unread`` ones, of which there may be more with time, there is nothing to read: NaN.
     """
-    nothing = {name: t.new_full((), torch.nan) for name, t in pool.items() if t.is_floating_point()}
     each = index[0].numel() * sum(t[0].numel() * t.element_size() for t in pool.values())
     many = max(1, LOOKED_UP // max(1, each))
     for first in range(0, len(index), many):
         some = index[first : first + many]
         rows = {
-            name: nothing[name].expand(*some.shape, *t.shape[1:])
-            if name in unread and name in nothing
+            name: t.new_full((), torch.nan).expand(*some.shape, *t.shape[1:])
+            if name in unread and t.is_floating_point()
             else t.index_select(0, some.reshape(-1)).view(*some.shape, *t.shape[1:])
             for name, t in pool.items()
         }
