@@ -66,6 +66,7 @@ CASES = (
     Case("fedprox", "coad-cnn", SIGNAL, 6),
     Case("fedavgm", "coad-cnn", SIGNAL, 6),
     Case("local", "coad-cnn", SIGNAL, 6),
+    Case("fedali", "hart", SIGNAL, 6, epochs=2),
     *(Case(name, "coad-cnn", SIGNAL, 6, epochs=5) for name in OTHERS),
     Case("fedclar", "coad-cnn", SIGNAL, 6, epochs=5, settings=(("warm_up", 1), ("clusters", 2))),
     Case("modcl", "coad-cnn", SIGNAL, 6, epochs=5, settings=(("pretrain_rounds", 1000),)),

@@ -6,6 +6,7 @@ runs/demo/
   index.html, curves.svg the same to look at
   fedavg-seed0/
     run.json             what was run, on which clients
+    sessions.jsonl       when, with which command and commit, on which machine, how long
     scores.jsonl ledger.jsonl observations.jsonl checkpoints/
 """
 

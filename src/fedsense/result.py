@@ -40,6 +40,12 @@ class Grid:
     def _all(self, widths: list[int]) -> list[list[str]]:
         return [self.header, ["─" * w for w in widths], *self.rows]
 
+    def markdown(self) -> str:
+        """The table and, below it, its caption."""
+        lines = [self.header, ["---"] * len(self.header), *self.rows]
+        body = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+        return f"{body}\n\n{self.caption}".rstrip()
+
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{html.escape(cell)}</th>" for cell in self.header)
         body = "".join("<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in row) + "</tr>" for row in self.rows)

@@ -148,7 +148,8 @@ def test_spilled_or_not_a_run_gives_the_same_bits(name, workers, tmp_path):
     assert spilled(short) > 0
     same_bits(plain, short)
     names = {path.name for path in (tmp_path / "run").iterdir()}
-    assert names == {".lock", "run.json", "scores.jsonl", "ledger.jsonl", "observations.jsonl", "checkpoints"}
+    records = {"scores.jsonl", "ledger.jsonl", "observations.jsonl"}
+    assert names == {".lock", "run.json", "sessions.jsonl", "checkpoints"} | records
     client = plain.federation.ids[2]
     models = [to_bytes({"model": engine.personal_parameters(client)}) for engine in (plain, short)]
     assert models[0] == models[1], "also when the run has ended"

@@ -152,7 +152,7 @@ def test_clients_that_disagree():
     gains = np.array([0.2] * 6 + [-0.1] * 6)[None, None] * np.array([0, 1])[:, None, None]
     pair = of_two(0.5 + gains + np.random.default_rng(0).normal(0, 1e-3, (2, 6, 12)))
     assert pair.verdict == "not shown"
-    assert pair.says == "no difference shown: b is better for 6 of 12 clients" or "clients differ" in pair.says
+    assert pair.says == "no difference shown; clients differ too much for more seeds to help"
 
 
 def test_few_clients():

@@ -1,20 +1,12 @@
-"""Theorem 1 of FLIC on the toy of benchmarks/flic_theorem1.py: what it promises, and where it stops to hold."""
+"""Theorem 1 of FLIC on the toy of `fedsense reproduce flic F2`: what it promises, and where it stops to hold."""
 
-import importlib.util
-import json
-import sys
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.linalg import subspace_angles
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "flic_theorem1.py"
-spec = importlib.util.spec_from_file_location(SCRIPT.stem, SCRIPT)
-theorem = importlib.util.module_from_spec(spec)
-sys.modules[SCRIPT.stem] = theorem  # dataclasses look their module up
-spec.loader.exec_module(theorem)
+from fedsense.reproduce.own import theorem1 as theorem
 
 ROUNDING = 1e-12
 SEEDS = (0, 1)
@@ -176,11 +168,11 @@ def test_distance_is_the_sine_of_the_largest_principal_angle(apart):
 
 
 def test_line_finds_factor_and_how_straight():
-    line = theorem.Line.through([0.5 * 0.9**t for t in range(500)])
+    line = theorem.Fall.through([0.5 * 0.9**t for t in range(500)])
     assert line.factor == pytest.approx(0.9)
     assert line.r2 == pytest.approx(1)
     assert 0.5 * 0.9**line.until > theorem.FLOOR >= 0.5 * 0.9 ** (line.until + 1)
-    assert theorem.Line.through(np.geomspace(1, 0.1, 20) * np.resize([1, 0.3], 20)).r2 < 0.8
+    assert theorem.Fall.through(np.geomspace(1, 0.1, 20) * np.resize([1, 0.3], 20)).r2 < 0.8
 
 
 # The theorem's second half.
@@ -190,7 +182,7 @@ def test_line_finds_factor_and_how_straight():
 @pytest.mark.parametrize("seed", SEEDS)
 def test_distance_to_the_turned_basis_falls_geometrically(seed, participation):
     flic = course(seed=seed, participation=participation)
-    line = theorem.Line.through(flic.to_turned)
+    line = theorem.Fall.through(flic.to_turned)
     assert line.factor < 0.95
     assert line.r2 > 0.99
     assert line.until > 100
@@ -271,27 +263,3 @@ def test_convention_makes_largest_entries_positive_and_keeps_the_directions():
     assert np.all(fixed.max(axis=0) == np.abs(axes).max(axis=0))
     assert np.array_equal(np.abs(fixed), np.abs(axes))
     assert np.array_equal(theorem.conventional(-axes), fixed)
-
-
-# The program.
-
-
-def test_it_says_and_draws_it(monkeypatch, capsys, tmp_path):
-    picture = tmp_path / "figure2.svg"
-    monkeypatch.setattr(sys, "argv", [SCRIPT.name, "--out", str(picture)])
-    theorem.main()
-    said = capsys.readouterr().out
-    assert "an iteration" in said
-    assert "what a client knows" not in said
-    assert picture.read_text().startswith("<svg")
-
-
-def test_it_says_what_estimation_costs(monkeypatch, capsys, tmp_path):
-    picture = tmp_path / "figure2.svg"
-    monkeypatch.setattr(sys, "argv", [SCRIPT.name, "--estimated", "--json", "--out", str(picture)])
-    theorem.main()
-    said = json.loads(capsys.readouterr().out)
-    assert list(said["ways"]) == list(theorem.WAYS)
-    assert said["final"]["FLIC QA*"] == next(iter(said["ways"].values()))["final"] < theorem.FLOOR
-    assert all(name in theorem.words(said) for name in theorem.WAYS)
-    assert picture.exists()

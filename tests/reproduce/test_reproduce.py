@@ -9,7 +9,9 @@ from conftest import real
 from fedsense.cli import _run as cli
 from fedsense.engine.rounds import HELD_OUT, VIEWS
 from fedsense.reproduce.cards import Cell, load_card, papers
+from fedsense.reproduce.gallery import plain_command
 from fedsense.reproduce.outcome import measured
+from fedsense.reproduce.own import MODULES
 from fedsense.reproduce.plan import Ways, computed, make_plan
 from fedsense.result import Result
 
@@ -79,7 +81,7 @@ id = "F2"
 title = "By hand"
 printed = "Fig. 2"
 shows = "a drawing"
-how = "a pencil"
+why = "drawn with a pencil"
 """
 
 
@@ -141,7 +143,7 @@ def test_where_nothing_can_be_run_the_code_says_so(place, capfd, monkeypatch):
         assert f"{name} is not here; get it: `fedsense data fetch {name}`" in said.out
     assert "nearest that is here" not in said.out
     said = reproduce(capfd, "card.toml", "F2")
-    assert "by hand: a pencil" in said.out
+    assert "drawn with a pencil" in said.out
 
 
 def test_another_dataset_has_its_own_name_and_no_difference(place, capfd):
@@ -149,7 +151,7 @@ def test_another_dataset_has_its_own_name_and_no_difference(place, capfd):
     other = [line for line in said["items"][0]["lines"] if line["column"] == "synthetic-imu Acc"]
     assert len(other) == 2
     for line in other:
-        assert line["published"] is None
+        assert line["published_on"] == "hhar"
         assert line["difference"] is None
         assert line["ours"] is not None
         assert line["dataset"] == "synthetic-imu"
@@ -185,10 +187,12 @@ def test_the_list_says_what_can_be_run_here(capfd, monkeypatch):
     assert states["fedali", "T1"]["lacking"] == ["hhar", "realworld"]
     assert states["flic", "F4"]["state"] == "can be run here"  # made-up data
     assert states["flic", "T3"]["state"] == "needs digits, textcaps, moabb"
-    assert states["flic", "F2"]["state"].startswith("by hand: python benchmarks/flic_theorem1.py")
+    assert states["flic", "F2"]["state"] == "can be run here"  # no run at all, but a calculation
+    assert states["fedali", "F3"]["lacking"] == ["hhar", "pamap2", "motionsense", "mobiact", "uci-har", "shl"]
 
 
-def test_data_that_is_there_is_seen(capfd, tmp_path):
+def test_data_that_is_there_is_seen(capfd, tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDSENSE_DATA", "elsewhere")  # and so again after it: --data sets it
     (tmp_path / "hhar").mkdir()
     (tmp_path / "mnist.tar").touch()
     (tmp_path / "usps.tar.xz").touch()
@@ -209,7 +213,8 @@ def test_every_recipe_reads_with_its_overrides_and_has_the_method_and_view(paper
     card = load_card(paper)
     names = {}
     for item in card.items:
-        assert item.runs or item.how or item.why, item.id
+        assert item.runs or item.why, item.id
+        assert not item.own or item.own in MODULES, item.id
         plan = make_plan(card, item, Ways(scale, nearest=near))
         for entry in computed(item):
             experiment = plan.of(entry.cell)
@@ -277,3 +282,63 @@ def test_figures_of_models_on_real_recordings(tmp_path, monkeypatch, capfd):
         reproduce(capfd, "fedcoad", item, *quick)
     pictures = sorted(path.name for path in (tmp_path / "runs" / "reproduce" / "fedcoad-small").glob("*.svg"))
     assert pictures == ["F2.svg", "F5.svg", "F7-FS+LS+QS.svg", "F7-FS+LS.svg", "F7-FS+QS.svg", "F7-FS.svg"]
+
+
+def gallery(capfd, *words, code=0):
+    assert cli(["gallery", *words]) == code
+    return capfd.readouterr()
+
+
+def test_a_gallery_has_what_was_run_and_from_where(place, capfd):
+    reproduce(capfd, "card.toml", "T1", "--scale", "small", "--nearest")
+    reproduce(capfd, "card.toml", "F1", "--scale", "small")
+    for clients in (2, 3):
+        changes = [f"data.clients={clients}", "rounds=1", 'method=["local", "fedavg", "fedprox"]']
+        assert cli(["run", "made-up.toml", *(w for c in changes for w in ("--set", c)), "--out", f"r{clients}"]) == 0
+    said = gallery(capfd, "card.toml", "r2", "r3", "--out", "pages/mine.md")
+    assert said.out.endswith("pages/mine.md: 2 tables and figures, 2 other experiments\n")
+    text = (place / "pages" / "mine.md").read_text()
+    result = Result.read(place / "runs" / "reproduce" / "made-up-small" / "here" / "fedavg-seed0")
+    assert f"| FedAvg | {100 * result.rows('final')[0].mean:.2f} (60.00) | 1.00 (1.00) |" in text
+    assert "| synthetic-imu Acc (hhar) |" in text  # published on another dataset
+    assert "(70.00)" in text
+    assert "fedsense reproduce made-up T1 --scale small --nearest --seeds 1" in text
+    assert re.search(r"4 runs in \d+ s; 20\d\d-", text)
+    assert (place / "pages" / "mine" / "F1.svg").is_file()
+    assert "](mine/F1.svg)" in text
+    assert "### made-up (data.clients = 2)" in text
+    assert "### made-up (data.clients = 3)" in text
+    assert "**F2**, By hand: drawn with a pencil." in text
+    assert str(place) not in text
+    gallery(capfd, "Mine", "r2", "r3", "--out", "both.md")
+    both = (place / "both.md").read_text()
+    assert re.search(r"### Over all of them\n\n\*\*Average ranks\*\*\n\n\| method \| average rank", both)
+    assert (place / "both" / "ranks.svg").is_file()
+
+
+def test_a_gallery_of_runs_alone_and_of_nothing(place, capfd):
+    assert "there is no card of a paper 'flick'; did you mean 'flic'" in gallery(capfd, "flick", code=2).err
+    assert "holds nothing that was reproduced" in gallery(capfd, "card.toml", code=2).err
+    assert cli(["run", "made-up.toml", "--set", "rounds=1", "--set", "seeds=[0]"]) == 0
+    for folder in (place / "runs" / "made-up").glob("*-seed0"):
+        (folder / "sessions.jsonl").unlink()  # as runs from before there were any
+    gallery(capfd, "All methods", "runs/made-up", "--out", "all.md")
+    text = (place / "all.md").read_text()
+    assert text.startswith("# All methods\n")
+    assert "*command not written down; commit not written down; machine not written down; 2 runs.*" in text
+
+
+@pytest.mark.parametrize(
+    ("typed", "plain"),
+    [
+        (
+            "fedsense run a.toml --out /tmp/x --set workers=1 --set rounds=2 --resume",
+            "fedsense run a.toml --set rounds=2",
+        ),
+        ("fedsense run /home/me/a.toml --out=/tmp/x --set data.root=/data", "fedsense run a.toml"),
+        ("fedsense run a --set 'method=[\"local\"]' --json", "fedsense run a --set 'method=[\"local\"]'"),
+        ("", ""),
+    ],
+)
+def test_commands_without_the_machine_they_ran_on(typed, plain):
+    assert plain_command(typed) == plain

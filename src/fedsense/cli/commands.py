@@ -16,6 +16,7 @@ from fedsense.cli.compare import compare
 from fedsense.cli.data import app as data_app
 from fedsense.cli.export import export
 from fedsense.cli.fleet import app as fleet_app
+from fedsense.cli.gallery import gallery
 from fedsense.cli.report import report, watch
 from fedsense.cli.reproduce import reproduce
 
@@ -38,6 +39,7 @@ app.add_typer(fleet_app, name="fleet")
 app.command()(report)
 app.command()(watch)
 app.command()(reproduce)
+app.command()(gallery)
 app.command()(export)
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, and nothing else.")]

@@ -102,21 +102,24 @@ def _one(
     lacking = _lacking(paper, plan, ways)
     if item.shows:
         say(f"shows {item.shows}")
-    if item.how or item.why:
-        say(f"by hand: {item.how}" if item.how else item.why)
+    if item.why:
+        say(item.why)
     for lack in lacking:
         say(f"[bold]{lack['dataset']}[/bold] is not here; get it: {lack['how']}")
         if lack["nearest"]:
             say(f"  nearest that is here: {lack['nearest']}; run on it, under its own name: {lack['command']}")
     if dry_run:
-        return _dry(plan, folder, lacking, say)
-    failures += [failed for each in plan.ready if item.draw != "counts" and (failed := _run(each, folder, quiet))]
+        return _dry(plan, ways, folder, lacking, say)
+    runs = [] if item.own or item.draw == "counts" else plan.ready
+    failures += [failed for each in runs if (failed := _run(each, folder, quiet))]
     outcome = collect(plan, folder, lacking)
+    if item.own and not lacking:
+        outcome = _make(plan, ways, folder, outcome, quiet, failures)
     if item.draw:
         from fedsense.reproduce.pictures import draw
 
         outcome = outcome.with_pictures(draw(plan, folder, outcome.lines))
-    if plan.experiments or item.how or item.why:
+    if item.runs or item.why:
         keep(outcome, card, ways.scale, folder)
     if not quiet:
         _print(outcome, folder)
@@ -153,10 +156,35 @@ def _run(experiment: Experiment, folder: Path, quiet: bool) -> str:
     return ""
 
 
-def _dry(plan: Plan, folder: Path, lacking: list[dict[str, str]], say: Any) -> dict[str, Any]:
+def _make(plan: Plan, ways: Ways, folder: Path, outcome: Outcome, quiet: bool, failures: list[str]) -> Outcome:
+    """What plain runs do not give: made as far as it is not there yet."""
+    from fedsense.cli.progress import Display
+    from fedsense.errors import RunFailed
+    from fedsense.reproduce.own import job_of, make
+
+    with Display(to_stderr=quiet) as display:
+        job = job_of(plan, ways, folder, display.listen, display.console.print)
+        try:
+            return make(job, outcome)
+        except RunFailed as failure:
+            failures.append(str(failure))
+            return outcome
+
+
+def _dry(plan: Plan, ways: Ways, folder: Path, lacking: list[dict[str, str]], say: Any) -> dict[str, Any]:
     from fedsense.reproduce.outcome import read_runs
 
-    told = []
+    told: list[dict[str, Any]] = []
+    if plan.item.own:
+        from fedsense.reproduce.own import job_of
+
+        job = job_of(plan, ways, folder)
+        done = sum(job.kept(seed) is not None for seed in job.seeds)
+        state = f"waits for {', '.join(plan.lacking)}" if lacking else f"{done} of {len(job.seeds)} seeds done"
+        say(f"  {job.folder.name}: {plan.item.own}; seeds {list(job.seeds)}; {state}")
+        made = {"folder": str(job.folder), "own": plan.item.own, "seeds": list(job.seeds), "done": done,
+                "lacking": plan.lacking}  # fmt: skip
+        return {"id": plan.item.id, "title": plan.item.title, "lacking": lacking, "experiments": [made]}
     for each in plan.experiments.values():
         words = ["fedsense", "run", each.source, *(w for text in each.overrides for w in ("--set", text))]
         labels, seeds = list(each.recipe.methods()), list(each.recipe.seeds)
@@ -230,7 +258,7 @@ def _list(as_json: bool) -> None:
 
 def _state(item: Item, plan: Plan) -> str:
     if not item.runs:
-        return f"by hand: {item.how}" if item.how else item.why
+        return item.why
     if not plan.lacking:
         return "can be run here"
     return ("in part: the rest " if plan.ready else "") + f"needs {', '.join(plan.lacking)}"

@@ -6,7 +6,7 @@ import gc
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -20,6 +20,7 @@ from fedsense.engine import folder as folders
 from fedsense.engine.checkpoint import Checkpoint
 from fedsense.engine.executors import Executor, Kind, make_executor
 from fedsense.engine.folder import alone
+from fedsense.engine.origin import session
 from fedsense.engine.record import Record
 from fedsense.engine.site import TRAINS, Answer, Call, Scores, Site
 from fedsense.engine.store import DEFAULT_MB, Kept, Store
@@ -190,11 +191,12 @@ class Engine:
                 self.executor = make_executor(self.site, self.settings.executor, self.settings.workers)
             for listener in self.listeners:
                 listener.started(self)
-            self._prepare()
-            for round in range(self.round + 1, self.settings.rounds + 1):
-                self._one_round(round)
-                for listener in self.listeners:
-                    listener.round_done(self, round)
+            with self._session():
+                self._prepare()
+                for round in range(self.round + 1, self.settings.rounds + 1):
+                    self._one_round(round)
+                    for listener in self.listeners:
+                        listener.round_done(self, round)
         except KeyboardInterrupt:
             if self._between_rounds:  # a round under way has changed nothing yet
                 self._save(always=True)
@@ -205,6 +207,11 @@ class Engine:
             if self.executor is not None:
                 self.executor.close()
                 gc.unfreeze()
+
+    def _session(self) -> AbstractContextManager[None]:
+        if self.folder is None or self.round == self.settings.rounds:
+            return nullcontext()
+        return session(self.folder, self.settings.torch_device(), lambda: self.round)
 
     def participants(self, round: int) -> list[str]:
         """⌈share·N⌉ clients, as the method chooses: by default drawn from (seed, round) alone."""

@@ -6,6 +6,7 @@ import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from matplotlib import colormaps, rc_context
@@ -78,17 +79,20 @@ def learning_curves(joined: Sequence[Joined]) -> Figure:
     return figure
 
 
-def embeddings(moments: Sequence[Moment], classes: Sequence[str]) -> Figure:
+def embeddings(moments: Sequence[Moment], classes: Sequence[str], rows: int = 1) -> Figure:
     """A panel a moment: samples by class (colour) and client (marker), and the anchors of the classes as stars."""
-    figure = Figure(figsize=(3.6 * len(moments), 3.9), layout="constrained")
-    panels = np.atleast_1d(figure.subplots(1, len(moments)))
+    across = len(moments) // rows
+    figure = Figure(figsize=(3.6 * across, 0.3 + 3.6 * rows), layout="constrained")
+    panels = figure.subplots(rows, across, squeeze=False).ravel()
     colours = [COLOURS[i % len(COLOURS)] for i in range(len(classes))]
     for axes, moment in zip(panels, moments, strict=True):
         for client in np.unique(moment.client):
-            mine = moment.client == client
-            shades = [colours[label] for label in moment.label[mine]]
             marker = "o^sDvP"[int(client) % 6]
-            axes.scatter(*moment.points[mine].T, c=shades, s=11, marker=marker, alpha=0.55, linewidths=0)
+            for ring in (False, True):
+                mine = (moment.client == client) & (moment.rings == ring)
+                shades = [colours[label] for label in moment.label[mine]]
+                look = {"facecolors": "none", "edgecolors": shades} if ring else {"c": shades, "linewidths": 0}
+                axes.scatter(*moment.points[mine].T, s=11, marker=marker, alpha=0.55, **look)
         for place, label in zip(moment.anchors, moment.anchor_labels, strict=True):
             axes.scatter(*place, s=170, marker="*", color=colours[label], edgecolors="black", linewidths=0.8, zorder=3)
         axes.set_title(moment.title, fontsize=9)
@@ -110,6 +114,7 @@ class Moment:
     client: NDArray[np.int64]
     anchors: NDArray[np.floating]  # [anchors, 2]
     anchor_labels: Sequence[int]
+    rings: NDArray[np.bool_] | Literal[False] = False  # which are drawn hollow
 
 
 def class_counts(federation: Federation) -> Figure:

@@ -36,11 +36,7 @@ def plain(c: Comparison) -> str:
 
 
 def markdown(c: Comparison) -> str:
-    texts = []
-    for title, grid in tables(c):
-        lines = [grid.header, ["---"] * len(grid.header), *grid.rows]
-        body = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
-        texts.append(f"### {title}\n\n{body}\n\n{grid.caption}")
+    texts = [f"### {title}\n\n{grid.markdown()}" for title, grid in tables(c)]
     return "\n\n".join([*texts, *([_notes(c)] if notes(c) else [])]) + "\n"
 
 

@@ -26,7 +26,7 @@ CARD_FILE = "published.toml"
 NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)(?:±(\d+(?:\.\d+)?))?")
 ROMAN = {"I": 1, "II": 2, "III": 3, "IV": 4, "V": 5, "VI": 6, "VII": 7, "VIII": 8, "IX": 9, "X": 10}
 
-Measure = Literal["score", "rounds", "speedup", "drop", "traffic", "time"]
+Measure = Literal["score", "rounds", "speedup", "drop", "traffic", "time", "holds"]
 Draw = Literal["curves", "lines", "clients", "counts", "embedding", "confusion"]
 
 
@@ -42,7 +42,8 @@ class Cell(Table):
     summary: str = "final"
     # score: of view and metric. rounds: until it is as good as method ``of`` at its best, or at its end (``target``);
     # speedup: that of ``of`` over that. drop: from the score without the item's overrides. traffic: KB of a client and
-    # round, both ways; time: seconds of local training; these two as a multiple of ``of``, if there is one.
+    # round, both ways; time: seconds of local training; holds: MB a client keeps between rounds, model and state; these
+    # three as a multiple of ``of``, if there is one.
     measure: Measure = "score"
     of: str = ""
     target: Literal["best", "final"] = "best"
@@ -105,7 +106,7 @@ class Item(Cell):
     shows: str = ""  # of a figure: what is in it, and that the paper prints no numbers
     draw: Draw | None = None
     classes: tuple[str, ...] = ()  # of an embedding: only these
-    how: str = ""  # what gives it instead, by hand
+    own: str = ""  # a figure that plain runs do not give: the name of what does (reproduce/own); columns are its own
     note: str = ""
 
     @property
@@ -115,7 +116,7 @@ class Item(Cell):
     @property
     def runs(self) -> bool:
         """Whether anything is computed."""
-        return bool(self.columns)
+        return bool(self.columns or self.own)
 
     def entries(self) -> list[Entry]:
         """Row by row, every number."""
@@ -141,6 +142,7 @@ class Setting(Table):
     recipe: str
     set: tuple[str, ...] = ()
     small: tuple[str, ...] = ()  # with --scale small
+    beside: tuple[str, ...] = ()  # datasets it needs beside its recipe's; the nearest needs none
     nearest: tuple[str, ...] = ()  # the nearest dataset that is easier to get
 
 

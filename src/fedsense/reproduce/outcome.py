@@ -7,17 +7,21 @@ import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedsense.engine.folder import RUN_FILE, read_json, write_atomically, write_json
 from fedsense.engine.record import totals, without_nan
 from fedsense.evaluation.metrics import LOWER_IS_BETTER
 from fedsense.evaluation.summary import curve
-from fedsense.experiment import run_name
+from fedsense.experiment import reopen, run_name
 from fedsense.reproduce.cards import Card, Cell, Entry
 from fedsense.reproduce.plan import Experiment, Plan, Scale, computed, reference
 from fedsense.result import Grid, Result
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Runs = Mapping[str, Sequence[Result]]  # method → its runs, a seed each
 
@@ -35,6 +39,12 @@ class Line:
     seeds: int  # ours is a mean over so many
     dataset: str
     difference: float | None  # none where the data is another one
+    published_on: str = ""  # the paper's dataset, where ours is another one
+
+    def said(self) -> str:
+        """The published number, with its dataset where ours is another."""
+        number = shown(self.published, self.published_std)
+        return number if self.published is None or not self.published_on else f"{number} ({self.published_on})"
 
 
 @dataclass(frozen=True)
@@ -50,20 +60,22 @@ class Outcome:
     runs: list[dict[str, Any]] = field(default_factory=list)  # what ours was run on
     pictures: list[str] = field(default_factory=list)
     shows: str = ""
-    how: str = ""
     note: str = ""
 
     def with_pictures(self, names: list[str]) -> Outcome:
         return replace(self, pictures=names)
 
     def grid(self) -> Grid:
-        """Row, column, published, ours, difference."""
+        """Row, column, published, ours, difference; where nothing is published, only ours."""
+        if all(line.published is None for line in self.lines):
+            rows = [[line.row, line.column, shown(line.ours, line.ours_std)] for line in self.lines]
+            return Grid(["row", "column", "ours"], rows, self.caption())
         body = [
             [
                 line.row,
                 line.column,
-                _shown(line.published, line.published_std),
-                _shown(line.ours, line.ours_std),
+                line.said(),
+                shown(line.ours, line.ours_std),
                 "" if line.difference is None else f"{line.difference:+.2f}",
             ]
             for line in self.lines
@@ -72,28 +84,32 @@ class Outcome:
 
     def caption(self) -> str:
         seeds = {line.seeds for line in self.lines if line.seeds}
-        parts = [self.unit and f"in {self.unit}", *([f"{max(seeds)} seed{'s' * (max(seeds) > 1)}"] if seeds else [])]
+        count = f"{min(seeds)} to {max(seeds)}" if len(seeds) > 1 else f"{max(seeds, default=0)}"
+        parts = [self.unit and f"in {self.unit}", *([f"{count} seed{'s' * (count != '1')}"] if seeds else [])]
         parts += [f"on {run['dataset']}: {run['clients']} clients, {run['samples']:,} samples to train on, "
                   f"{run['done']} of {run['rounds']} rounds" for run in self._kinds_of_runs()]  # fmt: skip
         return "; ".join(filter(None, [*parts, self.note]))
 
     def _kinds_of_runs(self) -> list[dict[str, Any]]:
         """Runs that differ in what they were run on; of more than four, the first."""
-        kinds = {(r["dataset"], r["clients"], r["samples"], r["done"], r["rounds"]): r for r in self.runs}
+        about = [run for run in self.runs if "dataset" in run]
+        kinds = {(r["dataset"], r["clients"], r["samples"], r["done"], r["rounds"]): r for r in about}
         return list(kinds.values())[:4]
 
 
 def collect(plan: Plan, folder: Path, lacking: list[dict[str, str]]) -> Outcome:
     """The numbers of an item as far as there are runs."""
     item = plan.item
-    runs = {experiment.name: read_runs(experiment, folder) for experiment in plan.ready}
+    ready = [] if item.own or item.draw == "counts" else plan.ready  # these need no runs, or have their own
+    runs = {experiment.name: read_runs(experiment, folder) for experiment in ready}
     entries = [] if item.draw == "counts" else computed(item)
     lines = [_line(plan, entry, runs) for entry in entries if not plan.of(entry.cell).lacking]
-    about = [_about(experiment, result) for experiment in plan.ready
+    about = [_about(experiment, result) for experiment in ready
              for results in runs[experiment.name].values() for result in results]  # fmt: skip
-    unit = item.unit if item.measure in ("score", "drop") or item.unit != "%" else ""
+    scores = all(entry.cell.measure in ("score", "drop") for entry in entries)
+    unit = item.unit if scores or item.unit != "%" else ""
     note = item.note or item.why
-    return Outcome(item.id, item.title, item.is_figure, unit, lines, lacking, about, [], item.shows, item.how, note)
+    return Outcome(item.id, item.title, item.is_figure, unit, lines, lacking, about, [], item.shows, note)
 
 
 def read_runs(experiment: Experiment, folder: Path) -> dict[str, list[Result]]:
@@ -116,10 +132,20 @@ def _line(plan: Plan, entry: Entry, runs: Mapping[str, Runs]) -> Line:
     values, std = measured(entry.cell, runs[experiment.name], before)
     mean = statistics.fmean(values) if values else None
     row, column = _named(entry, experiment)
-    if experiment.instead:
-        return Line(row, column, None, None, mean, std, len(values), experiment.datasets, None)
-    difference = None if mean is None or entry.value is None else mean - entry.value
-    return Line(row, column, entry.value, entry.std, mean, std, len(values), experiment.datasets, difference)
+    elsewhere = experiment.instead
+    difference = None if mean is None or entry.value is None or elsewhere else mean - entry.value
+    return Line(
+        row,
+        column,
+        entry.value,
+        entry.std,
+        mean,
+        std,
+        len(values),
+        experiment.datasets,
+        difference,
+        published_on=elsewhere,
+    )
 
 
 def _named(entry: Entry, experiment: Experiment) -> tuple[str, str]:
@@ -206,6 +232,25 @@ def _time(cell: Cell, result: Result, other: Result | None) -> float | None:
     return _relative(cell, result, other, lambda r: float(r.cost["seconds"]))
 
 
+def _holds(cell: Cell, result: Result, other: Result | None) -> float | None:
+    return _relative(cell, result, other, lambda r: 0.0 if r.folder is None else _megabytes(r.folder, r.done))
+
+
+@lru_cache(64)
+def _megabytes(folder: Path, done: int) -> float:
+    """What the first client has after so many rounds: its model, and of its state what is not in the model already."""
+    engine = reopen(folder)
+    client = engine.trainees[0]
+    model = engine.personal_parameters(client)
+    state = engine.states.get(client, {})
+    kept = [t for values in state.values() for name, t in values.items() if not _same(t, model.get(name))]
+    return sum(t.numel() * t.element_size() for t in (*model.values(), *kept)) / 1e6
+
+
+def _same(one: Tensor, other: Tensor | None) -> bool:
+    return other is not None and one.shape == other.shape and bool((one == other).all())
+
+
 def _relative(cell: Cell, result: Result, other: Result | None, of: Callable[[Result], float]) -> float | None:
     if not cell.of:
         return of(result)
@@ -226,6 +271,7 @@ MEASURES: dict[str, Callable[[Cell, Result, Result | None], float | None]] = {
     "drop": _drop,
     "traffic": _traffic,
     "time": _time,
+    "holds": _holds,
 }
 
 
@@ -248,11 +294,16 @@ def keep(outcome: Outcome, card: Card, scale: Scale, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / f"{outcome.id}.json", as_json(outcome))
     parts = [f"# {card.paper}: published and ours\n\n{card.title}. {about_scale(scale)}\n"]
-    for item in card.items:
-        if (path := folder / f"{item.id}.json").is_file():
-            known = read_json(path)
-            parts.append(_markdown(Outcome(**{**known, "lines": [Line(**line) for line in known["lines"]]})))
+    parts += [_markdown(known) for item in card.items if (known := kept(item.id, folder))]
     write_atomically(folder / "reproduced.md", "\n".join(parts).encode())
+
+
+def kept(item: str, folder: Path) -> Outcome | None:
+    """What came of an item when it was last reproduced in a folder."""
+    if not (path := folder / f"{item}.json").is_file():
+        return None
+    known = {name: value for name, value in read_json(path).items() if name in Outcome.__dataclass_fields__}
+    return Outcome(**{**known, "lines": [Line(**line) for line in known["lines"]]})
 
 
 def as_json(outcome: Outcome) -> dict[str, Any]:
@@ -262,28 +313,30 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
 def about_scale(scale: Scale) -> str:
     if scale == "paper":
         return "Run with the paper's own settings."
-    return "Run small: fewer rounds, samples and seeds than the paper's, so differences say little."
+    return (
+        "Run small: fewer rounds, samples and seeds than the paper's, and most networks far from trained, so "
+        "differences say little."
+    )
 
 
 def _markdown(outcome: Outcome) -> str:
     text = [f"## {outcome.id}: {outcome.title}\n"]
-    for label, said in (("The paper's shows", outcome.shows), ("By hand:", outcome.how)):
-        if said:
-            text.append(f"{label} {said}.\n")
+    if outcome.shows:
+        text.append(f"The paper's shows {outcome.shows}.\n")
     if outcome.note and not outcome.lines:
         text.append(f"{outcome.note}\n")
     for lack in outcome.lacking:
         text.append(f"Not run, for want of {lack['dataset']}: {lack['how']}\n")
     text += [f"![{outcome.title}]({name})\n" for name in outcome.pictures]
     if outcome.lines:
-        grid = outcome.grid()
-        text.append("| " + " | ".join(grid.header) + " |\n|" + "---|" * len(grid.header))
-        text += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in grid.rows]
-        text.append(f"\n{grid.caption}\n")
+        text.append(f"{outcome.grid().markdown()}\n")
     return "\n".join(text)
 
 
-def _shown(value: float | None, std: float | None) -> str:
+def shown(value: float | None, std: float | None) -> str:
+    """Two decimals; of what would be 0.00 so, two digits."""
     if value is None:
         return "–"
-    return f"{value:.2f}" + ("" if std is None else f" ± {std:.2f}")
+    numbers = [value] if std is None else [value, std]
+    small = 0 < abs(value) < 0.01
+    return " ± ".join(f"{n:.1e}" if small else f"{n:.2f}" for n in numbers)

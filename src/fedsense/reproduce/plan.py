@@ -42,6 +42,7 @@ class Experiment:
     instead: str = ""  # the dataset the paper has, where this is another
     lacking: tuple[str, ...] = ()  # datasets that are not there
     nearest: str = ""  # the dataset that could be taken for them, and is there
+    beside: tuple[str, ...] = ()  # datasets it reads beside its recipe's
 
     @property
     def datasets(self) -> str:
@@ -78,12 +79,14 @@ def make_plan(card: Card, item: Item, ways: Ways) -> Plan:
     plan = Plan(item)
     for key, cell in cells.items():
         plan.experiments[key] = _experiment(card, cell, needed[key], ways)
+    if item.own and item.setting:  # what its numbers are, it knows itself
+        plan.experiments[_key(item)] = _experiment(card, item, (), ways)
     return plan
 
 
 def computed(item: Item) -> list[Entry]:
     """The entries of an item that something is run for; of counts, where no method is, all."""
-    return [e for e in item.entries() if item.runs and not e.cell.why] if item.runs else []
+    return [e for e in item.entries() if not e.cell.why]
 
 
 def reference(item: Item, cell: Cell) -> Cell:
@@ -126,8 +129,8 @@ def _experiment(card: Card, cell: Cell, methods: Sequence[str], ways: Ways) -> E
     after += ways.set
     usual = [*setting.set, *after]
     recipe = _restricted(_loaded(setting.recipe, tuple(usual)), methods, ways.seeds)
-    made = Experiment(_slug(cell.setting, cell.set), setting.recipe, tuple(usual), recipe)
-    lacking = tuple(absent(recipe))
+    made = Experiment(_slug(cell.setting, cell.set), setting.recipe, tuple(usual), recipe, beside=setting.beside)
+    lacking = (*absent(recipe), *(name for name in setting.beside if not _is_there(name, None)))
     if not lacking or not setting.nearest:
         return replace(made, lacking=lacking)
     other = [*setting.set, *setting.nearest, *after]

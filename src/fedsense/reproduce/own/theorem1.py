@@ -1,8 +1,5 @@
 """Theorem 1 of FLIC on a toy problem, and its Figure 2: clients of different widths learn one subspace.
 
-    python benchmarks/flic_theorem1.py [--seed 0] [--samples 500] [--participation 1] [--estimated] [--out FILE.svg]
-                                       [--json]
-
 The toy is Section 5 of the paper. Client i holds x ~ N(m_i, Σ_i) of its own width k_i ≥ k, Σ_i = P_i D_i P_iᵀ with
 falling variances, and labels without noise,
 
@@ -20,7 +17,7 @@ iteration, while a step η ≤ 1/(4σ²_max) leaves about three quarters or more
 al. (2021), on FedRep, whose proof it follows, κ = ηE₀σ²_min/2 and E₀ = 1 - dist²(A(0), A*). That is the bound here; the
 factor by the printed κ is shown beside it. η is the largest allowed; the extreme σ are those of the cohorts drawn.
 
-With --estimated, what the theorem takes as given is given up bit by bit: see ``WAYS``. Nobody can know an eigenvector's
+Beside it, what the theorem takes as given is given up bit by bit: see ``WAYS``. Nobody can know an eigenvector's
 sign: (P_i, D_i) and (P_i S, D_i) diagonalise the same Σ_i for any signs S, and x, being Gaussian, looks the same from
 both sides. The theorem lets φ̂_i use the very P_i that is inside φ*_i. Who diagonalises Σ_i anew gets Q_i = Q S_i,
 another for each client, and there is no common QA* left to be found. A convention (the largest entry of an eigenvector
@@ -31,25 +28,25 @@ algebra library's: another build may give other numbers there.
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from fedsense.report.figures import COLOURS, svg
+from fedsense.report.figures import COLOURS
+from fedsense.reproduce.outcome import Line
+from fedsense.reproduce.own import Found, Job, Shown
 from fedsense.work import stream
 
 Array = NDArray[np.float64]
 WIDTH, RANK, CLIENTS, WIDEST = 10, 3, 20, 20  # k, d, b and the largest k_i
 ITERATIONS, SAMPLES = 500, 500
+MORE = (2000, 8000)  # samples: estimates become better
 FLOOR = 1e-13  # distances below are rounding
 
 
@@ -94,7 +91,8 @@ def embed(x: Array, mean: Array, axes: Array, variances: Array, signs: Array) ->
 def conventional(axes: Array) -> Array:
     """The same eigenvectors, the largest entry of each positive."""
     largest = axes[np.abs(axes).argmax(axis=0), np.arange(axes.shape[1])]
-    return axes * np.sign(largest)
+    fixed: Array = axes * np.sign(largest)
+    return fixed
 
 
 def diagonalised(covariance: Array) -> tuple[Array, Array]:
@@ -118,7 +116,7 @@ def toy(seed: int, samples: int = SAMPLES, participation: float = 1.0, conventio
         mean = rng.normal(0, 3, width)
         axes = np.linalg.qr(rng.normal(size=(width, width)))[0] * rng.choice([-1.0, 1.0], width)
         axes = conventional(axes) if convention else axes
-        variances = 10 * np.cumprod(rng.uniform(0.5, 0.8, width))
+        variances: Array = 10 * np.cumprod(rng.uniform(0.5, 0.8, width), dtype=np.float64)
         white = stream(seed, "samples", i).normal(size=(samples, width))  # the truth is the same for any number
         x = mean + white * np.sqrt(variances) @ axes.T
         y = embed(x, mean, axes, variances, true_signs) @ basis @ head
@@ -165,7 +163,8 @@ class Moments:
 
     def heads(self, basis: Array) -> Array:
         """Line 12: every client's least squares on its features seen through the basis, a row a client."""
-        return np.linalg.solve(basis.T @ self.zz @ basis, (self.zy @ basis)[..., None])[..., 0]
+        solved = np.linalg.solve(basis.T @ self.zz @ basis, (self.zy @ basis)[..., None])
+        return np.asarray(solved[..., 0], dtype=np.float64)
 
     def step(self, basis: Array, eta: float, cohort: NDArray[np.int64]) -> Array:
         """Lines 9 to 19."""
@@ -188,7 +187,7 @@ def trained(problem: Toy, moments: Moments) -> list[Array]:
 
 
 @dataclass(frozen=True)
-class Line:
+class Fall:
     """A straight line through log dist(A(t), ·) down to rounding."""
 
     factor: float  # per iteration
@@ -196,7 +195,7 @@ class Line:
     until: int  # the last iteration fitted
 
     @classmethod
-    def through(cls, distances: Sequence[float]) -> Line:
+    def through(cls, distances: Sequence[float]) -> Fall:
         log = np.log([*itertools.takewhile(lambda value: value > FLOOR, distances)])
         t = np.arange(len(log))
         slope, height = np.polyfit(t, log, 1)
@@ -235,10 +234,11 @@ def estimated_conventional(one: Client) -> Given:
     return Given(guess.mean, conventional(guess.axes), guess.variances)
 
 
+THEOREM, TOLD = "m, Σ and P known (the theorem)", "estimated, true signs told"
 WAYS: dict[str, tuple[Callable[[Client], Given], bool]] = {  # how, and whether P_i in φ* follows the convention
-    "m, Σ and P known (the theorem)": (known, False),
+    THEOREM: (known, False),
     "m, Σ known, P found from Σ": (known_anew, False),
-    "estimated, true signs told": (estimated_told, False),
+    TOLD: (estimated_told, False),
     "estimated, signs as they come": (estimated, False),
     "estimated, largest entry positive": (estimated_conventional, False),
     "the same, and so in φ*": (estimated_conventional, True),
@@ -288,114 +288,78 @@ def bound(problem: Toy, start: float) -> tuple[float, float]:
     return math.sqrt(1 - eta * (1 - start**2) * least / 2), math.sqrt(eta * start * least / 2)
 
 
-def drawn(oracle: list[float], courses: dict[str, Course]) -> Figure:
-    """Figure 2; beside it, if there are several ways, dist(A(t), QA*) of each."""
-    several = len(courses) > 1
-    figure = Figure(figsize=(10 if several else 5.5, 3.8), layout="constrained")
-    panels = np.atleast_1d(figure.subplots(1, 1 + several))
-    flic = next(iter(courses.values()))
-    lines = [
-        (oracle, "dist(A(t), A*), FedRep given φ*", "-"),
-        (flic.to_true, "dist(A(t), A*), FLIC-FedRep", "-"),
-        (flic.to_turned, "dist(A(t), QA*), FLIC-FedRep", (0, (4, 4))),
-    ]
-    for (values, label, style), colour in zip(lines, COLOURS, strict=False):
-        panels[0].plot(values, color=colour, linestyle=style, linewidth=2, label=label)
-    panels[0].set_ylabel("principal angle distance")
-    if several:
-        panels[1].set_title("dist(A(t), QA*), FLIC-FedRep", fontsize=9)
-        for (name, one), colour in zip(courses.items(), COLOURS, strict=False):
-            panels[1].plot(one.to_turned, color=colour, linewidth=1.5, label=name)
-    for axes in panels:
-        axes.set_yscale("log")
-        axes.set_xlabel("iteration t")
-        axes.legend(fontsize=8, frameon=False)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="y", alpha=0.25)
-    if several:
-        panels[1].set_ylim(0.01, 1.2)  # the theorem's own line leaves below
-    return figure
-
-
-def found(seed: int, samples: int, participation: float, ways: Sequence[str]) -> tuple[dict[str, Any], Figure]:
-    """Everything that is said, and the figure."""
-    worlds = {convention: toy(seed, samples, participation, convention) for convention in (False, True)}
+def measure(job: Job, seed: int) -> dict[str, Any]:
+    """Courses of the distances, and what is made of them."""
+    worlds = {convention: toy(seed, convention=convention) for convention in (False, True)}
     oracle = fedrep(worlds[False])
-    courses = {name: course(worlds[WAYS[name][1]], WAYS[name][0]) for name in ways}
+    courses = {name: course(worlds[convention], way) for name, (way, convention) in WAYS.items()}
     flic = next(iter(courses.values()))
-    line = Line.through(flic.to_turned)
+    fall = Fall.through(flic.to_turned)
     promised, printed = bound(worlds[False], flic.to_turned[0])
-    said = {
-        "seed": seed,
-        "samples": samples,
-        "participation": participation,
-        "factor": line.factor,
-        "r2": line.r2,
-        "fitted_until": line.until,
-        "factor_of_the_bound": promised,
-        "factor_as_printed": printed,
-        "start": {"FedRep A*": oracle[0], "FLIC A*": flic.to_true[0], "FLIC QA*": flic.to_turned[0]},
-        "final": {"FedRep A*": oracle[-1], "FLIC A*": flic.to_true[-1], "FLIC QA*": flic.to_turned[-1]},
+    for samples in MORE:
+        job.tell(f"  estimated from {samples} samples")
+        courses[f"{TOLD}, {samples} samples"] = course(toy(seed, samples), estimated_told)
+    return {
+        "fall": {"factor": fall.factor, "1 - R²": 1 - fall.r2, "bound": promised, "as printed": printed},
+        "given φ*": oracle,
+        "to A*": flic.to_true,
+        "to QA*": {name: one.to_turned for name, one in courses.items()},
         "ways": {
             name: {
-                "final": one.to_turned[-1],
-                "final_best_signs": one.to_any,
-                "signs_as_q": one.agreeing,
-                "unexplained": one.unexplained,
+                "last": one.to_turned[-1],
+                "last, best signs": one.to_any,
+                "signs as Q, %": 100 * one.agreeing,
+                "unexplained, %": 100 * one.unexplained,
             }
             for name, one in courses.items()
         },
     }
-    return said, drawn(oracle, courses)
 
 
-def words(said: dict[str, Any]) -> str:
-    final, start = said["final"], said["start"]
-    lines = [
-        f"seed {said['seed']}: {CLIENTS} clients of widths {WIDTH} to {WIDEST}, k = {WIDTH}, d = {RANK}, "
-        f"{said['samples']} samples each, {ITERATIONS} iterations, participation {said['participation']:g}",
-        f"dist(A(t), QA*) falls by the factor {said['factor']:.4f} an iteration (R² {said['r2']:.4f}, until rounding "
-        f"at iteration {said['fitted_until']})",
-        f"the bound allows {said['factor_of_the_bound']:.4f}; as FLIC prints κ it would be "
-        f"{said['factor_as_printed']:.4f}",
-        "",
-        f"{'distance':36}{'first':>10}{'last':>10}",
-        f"{'dist(A(t), A*), FedRep given φ*':36}{start['FedRep A*']:10.2g}{final['FedRep A*']:10.2g}",
-        f"{'dist(A(t), A*), FLIC-FedRep':36}{start['FLIC A*']:10.2g}{final['FLIC A*']:10.2g}",
-        f"{'dist(A(t), QA*), FLIC-FedRep':36}{start['FLIC QA*']:10.2g}{final['FLIC QA*']:10.2g}",
+def show(job: Job, found: Mapping[int, Found]) -> Shown:
+    each = list(found.values())
+    lines: list[Line] = []
+    for row, curve in (
+        ("dist(A(t), A*), FedRep given φ*", [one["given φ*"] for one in each]),
+        ("dist(A(t), A*), FLIC", [one["to A*"] for one in each]),
+        ("dist(A(t), QA*), FLIC", [one["to QA*"][THEOREM] for one in each]),
+    ):
+        lines += [job.line(row, "first", [c[0] for c in curve]), job.line(row, "last", [c[-1] for c in curve])]
+    for name, column in (
+        ("factor", "factor an iteration"),
+        ("1 - R²", "1 - R² of a straight line"),
+        ("bound", "factor of the bound"),
+        ("as printed", "factor as κ is printed"),
+    ):
+        lines.append(job.line("dist(A(t), QA*), FLIC", column, [one["fall"][name] for one in each]))
+    for way, about in each[0]["ways"].items():
+        lines += [job.line(way, column, [one["ways"][way][column] for one in each]) for column in about]
+    return lines, {"": drawn(each[0])}
+
+
+def drawn(one: Found) -> Figure:
+    """Figure 2 of one seed; beside it dist(A(t), QA*) where less is known than the theorem asks."""
+    figure = Figure(figsize=(10.5, 4.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    curves = [
+        (one["given φ*"], "dist(A(t), A*), FedRep given φ*", "-"),
+        (one["to A*"], "dist(A(t), A*), FLIC-FedRep", "-"),
+        (one["to QA*"][THEOREM], "dist(A(t), QA*), FLIC-FedRep", (0, (4, 4))),
     ]
-    if len(said["ways"]) > 1:
-        lines += ["", f"{'what a client knows':36}{'last':>10}{'best Q':>10}{'signs':>8}{'unexplained':>13}"]
-        for name, one in said["ways"].items():
-            lines.append(
-                f"{name:36}{one['final']:10.2g}{one['final_best_signs']:10.2g}"
-                f"{one['signs_as_q']:8.0%}{one['unexplained']:13.2g}"
-            )
-        lines += [
-            "last: dist(A(T), QA*); best Q: the least over all signs Q; signs: how many of all clients' are Q's;",
-            "unexplained: the part of the labels' mean square left by each client's best head.",
-            "Estimating m and Σ costs an error that more samples lower. Not knowing the signs costs the theorem:",
-            "clients have no Q in common, even where Σ is known exactly. A convention for signs helps only where",
-            "φ* follows it, and not fully then.",
-        ]
-    return "\n".join(lines)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--samples", type=int, default=SAMPLES, help="of each client")
-    parser.add_argument("--participation", type=float, default=1.0, help="r: the part of the clients in an iteration")
-    parser.add_argument("--estimated", action="store_true", help="also with less known than the theorem asks")
-    parser.add_argument("--out", type=Path, help="where to draw Figure 2, an SVG file")
-    parser.add_argument("--json", action="store_true", help="one JSON document instead of words")
-    given = parser.parse_args()
-    ways = list(WAYS) if given.estimated else list(WAYS)[:1]
-    said, figure = found(given.seed, given.samples, given.participation, ways)
-    print(json.dumps(said) if given.json else words(said))
-    if given.out:
-        given.out.write_text(svg(figure))
-
-
-if __name__ == "__main__":
-    main()
+    for (values, label, style), colour in zip(curves, COLOURS, strict=False):
+        left.plot(values, color=colour, linestyle=style, linewidth=2, label=label)
+    left.set_ylabel("principal angle distance")
+    left.set_title("as the theorem has it", fontsize=9)
+    right.set_title("dist(A(t), QA*), FLIC-FedRep, by what a client knows", fontsize=9)
+    for (name, values), colour in zip(one["to QA*"].items(), COLOURS, strict=True):
+        right.plot(values, color=colour, linewidth=1.5, label=name)
+    right.set_ylim(0.01, 1.2)  # the theorem's own line leaves below
+    for axes in (left, right):
+        axes.set_yscale("log")
+        axes.set_xlabel("iteration t")
+        axes.legend(
+            fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2 if axes is right else 1
+        )
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y", alpha=0.25)
+    return figure

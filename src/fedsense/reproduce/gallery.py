@@ -1,0 +1,240 @@
+"""A paper's page of what came out: its tables and figures as they were reproduced, and other experiments.
+
+Nothing is run here. Numbers are those of the runs' folders, and each table says its command, commit, machine and time.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedsense.comparing import compare_results
+from fedsense.engine.folder import RUN_FILE, read_json, write_atomically
+from fedsense.engine.origin import sessions
+from fedsense.errors import UserError
+from fedsense.experiment import FREE, find_experiments
+from fedsense.report.comparing import critical_difference
+from fedsense.report.figures import curves, svg
+from fedsense.report.tables import notes, tables
+from fedsense.reproduce.cards import Card, Item
+from fedsense.reproduce.outcome import Line, Outcome, about_scale, kept, shown
+from fedsense.reproduce.plan import Scale, Ways, how_to_get, make_plan
+from fedsense.result import Grid, Result
+
+FEW_METHODS = 6  # so many are compared each with each; of more, all with the paper's own, or with FedAvg
+SHOWN = ("Scores", "Which is better?")  # of a comparison's tables
+MANY_BYTES = 400_000  # a larger picture is left out
+
+
+def write_gallery(
+    card: Card | None, title: str, reproduced: Path, scale: Scale, experiments: Sequence[Path], file: Path
+) -> str:
+    """The page, and its pictures in a folder of its name; what is on it, in a few words."""
+    pictures = file.with_suffix("")
+    parts = [f"# {title}: published and ours" if card else f"# {title}"]
+    count = 0
+    if card:
+        parts.append(f"{card.title}. Written by `fedsense gallery`; each table says where its numbers come from.")
+        parts.append(about_scale(scale))
+        there = {item.id: outcome for item in card.items if (outcome := kept(item.id, reproduced)) and _any(outcome)}
+        count = len(there)
+        for item in card.items:
+            if item.id in there:
+                parts += _item(card, item, there[item.id], scale, reproduced, pictures)
+    studies = _studies(experiments)
+    if studies and card:
+        parts.append("## Other experiments")
+    for name, results in studies:
+        parts += _study(name, results, card.paper.lower() if card else "", pictures)
+    if not card and len(studies) > 1:
+        parts += _over_all([result for _, results in studies for result in results], pictures)
+    if card:
+        missing = [
+            f"- **{item.id}**, {item.title}: {_why_not(card, item)}" for item in card.items if item.id not in there
+        ]
+        parts += ["## Not here", "\n".join(missing)] if missing else []
+    if not count and not studies:
+        raise UserError(f"{reproduced} holds nothing that was reproduced; run fedsense reproduce, or name runs to show")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, ("\n\n".join(parts) + "\n").encode())
+    return f"{count} tables and figures, {len(studies)} other experiments"
+
+
+def origin(folders: Iterable[Path], command: str = "") -> str:
+    """Command, commit, machine, time and day of runs, as far as they wrote it down."""
+    every = [(folder, sessions(folder)) for folder in folders]
+    if command and not every:
+        return f"*`{command}`; from the data alone, nothing was run.*"
+    found = [session for _, each in every for session in each]
+    commands = [command] if command else _distinct(plain_command(s["command"]) for s in found)
+    seconds = sum(s.get("seconds", 0.0) for s in found)
+    parts = [
+        "; ".join(f"`{text}`" for text in commands) or "command not written down",
+        "commit " + (", ".join(_distinct(s["commit"] or "unknown" for s in found)) or "not written down"),
+        ", ".join(_distinct(s["machine"] for s in found)) or "machine not written down",
+        f"{len(every)} run{'s' * (len(every) != 1)} in {_duration(seconds)}" if found else f"{len(every)} runs",
+        ", ".join(_distinct(s["at"][:10] for s in found)),
+    ]
+    killed = sum("seconds" not in session for session in found)
+    older = sum(not each for _, each in every)
+    remarks = [f"{killed} sessions were killed, their time is not counted"] if killed else []
+    remarks += [f"{older} runs are older than such notes"] if older and found else []
+    return "*" + "; ".join(filter(None, [*parts, *remarks])) + ".*"
+
+
+def plain_command(text: str) -> str:
+    """A command as anybody would type it: without where things are on one machine, and how many processes it had."""
+    words, kept_words = iter(shlex.split(text)), list[str]()
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if name in ("--out", "--data"):
+            if not equals:
+                next(words, None)
+        elif word == "--set":
+            value = next(words, "")
+            if value.partition("=")[0] not in ("workers", "device", "state_memory", "data.root"):
+                kept_words += [word, value]
+        elif word not in ("--resume", "--previous", "--json"):
+            kept_words.append(Path(word).name if Path(word).is_absolute() else word)
+    return shlex.join(kept_words)
+
+
+def _any(outcome: Outcome) -> bool:
+    return bool(outcome.pictures) or any(line.ours is not None for line in outcome.lines)
+
+
+def _item(card: Card, item: Item, outcome: Outcome, scale: Scale, reproduced: Path, pictures: Path) -> Iterator[str]:
+    yield f"## {item.id}: {item.title}"
+    if outcome.shows:
+        yield f"The paper's shows {outcome.shows}."
+    for name in outcome.pictures:
+        yield _picture(item.title, (reproduced / name).read_bytes(), pictures / name)
+    if any(line.ours is not None for line in outcome.lines):
+        yield side_by_side(outcome.lines, outcome.caption()).markdown()
+    for lack in outcome.lacking:
+        yield f"Without {lack['dataset']}, which is not there: {lack['how']}."
+    seeds = max((line.seeds for line in outcome.lines), default=0)
+    words = ["fedsense", "reproduce", card.paper.lower(), item.id, *(["--scale", scale] if scale != "paper" else [])]
+    words += ["--nearest"] * any(line.published_on for line in outcome.lines)
+    words += ["--seeds", str(seeds)] if seeds else []
+    yield origin(dict.fromkeys(Path(run["folder"]) for run in outcome.runs), shlex.join(words))
+
+
+def side_by_side(lines: Sequence[Line], caption: str) -> Grid:
+    """Rows by columns: ours, and in brackets what is published."""
+    columns = list(dict.fromkeys(line.column for line in lines))
+    published = [line for line in lines if line.published is not None]
+    on = {c: {line.published_on for line in published if line.column == c} for c in columns}  # the paper's datasets
+    cells: dict[str, dict[str, str]] = {}
+    for line in lines:
+        ours, theirs = shown(line.ours, line.ours_std), shown(line.published, line.published_std)
+        theirs = theirs if len(on[line.column]) == 1 else line.said()
+        cells.setdefault(line.row, {})[line.column] = ours if line.published is None else f"{ours} ({theirs})"
+    rows = [[row, *(of.get(column, "") for column in columns)] for row, of in cells.items()]
+    named = [f"{c} ({name})" if len(on[c]) == 1 and (name := next(iter(on[c]))) else c for c in columns]
+    where = ", on the dataset in brackets" if named != columns else ""
+    brackets = f"in brackets: as published{where}" if published else ""
+    return Grid(["", *named], rows, "; ".join(filter(None, [brackets, caption])))
+
+
+def _studies(experiments: Sequence[Path]) -> list[tuple[str, list[Result]]]:
+    """Runs by what they were run on: all seeds and methods of one setting together, named by what sets it apart."""
+    groups: dict[str, list[Result]] = {}
+    settings: dict[str, dict[str, Any]] = {}
+    for folder in dict.fromkeys(run.resolve() for path in experiments for run in find_experiments(path)):
+        recipe = read_json(folder / RUN_FILE).get("recipe")
+        if recipe is None:
+            raise UserError(f"{folder} was not run from a recipe; a gallery shows experiments of `fedsense run`")
+        fields = {key: value for key, value in recipe.items() if key not in (*FREE, "seeds", "method")}
+        key = json.dumps([fields, recipe["rounds"]], sort_keys=True)
+        settings[key] = {
+            **dict(_flat(fields)),
+            "rounds": recipe["rounds"],
+            "name": recipe["name"],
+            "what": recipe["description"],
+        }
+        groups.setdefault(key, []).append(Result.read(folder))
+    return [(_name(settings[key], settings.values()), results) for key, results in groups.items()]
+
+
+def _name(mine: Mapping[str, Any], every: Iterable[Mapping[str, Any]]) -> str:
+    """The recipe's name, and the fields in which it differs from others of that name."""
+    others = [each for each in every if each["name"] == mine["name"]]
+    differing = [key for key in mine if any(each.get(key) != mine[key] for each in others)]
+    apart = ", ".join(f"{key} = {mine[key]}" for key in differing)
+    return f"{mine['name']}{f' ({apart})' if apart else ''}: {mine['what']}"
+
+
+def _study(name: str, results: Sequence[Result], paper: str, pictures: Path) -> Iterator[str]:
+    yield f"### {name}"
+    methods = {result.method: result.algorithm for result in results}
+    own = [label for label, algorithm in methods.items() if algorithm == paper]
+    against = None
+    if len(methods) > FEW_METHODS:
+        against = own[0] if len(own) == 1 else next((m for m, name in methods.items() if name == "fedavg"), None)
+    found = compare_results(results, against=against)
+    for title, grid in tables(found):
+        if title.startswith(SHOWN):
+            yield f"**{title}**\n\n{grid.markdown()}"
+    yield from (f"Note: {note}." for note in notes(found) if note != f"no ranks: {found.ranks.why_not}")
+    unfinished = [r for r in results if r.done < r.rounds]
+    if unfinished:
+        yield f"{len(unfinished)} of {len(results)} runs are unfinished."
+    if any(len(result.history) > 1 for result in results):
+        drawn = svg(curves(results)).encode()
+        if len(drawn) < MANY_BYTES:
+            yield _picture(name, drawn, pictures / f"{_slug(name)}.svg")
+    yield origin([result.folder for result in results if result.folder])
+
+
+def _over_all(results: Sequence[Result], pictures: Path) -> Iterator[str]:
+    """Average ranks over the settings, where methods are the same in all."""
+    found = compare_results(results)
+    yield "### Over all of them"
+    for title, grid in tables(found):
+        if title == "Average ranks":
+            yield f"**{title}**\n\n{grid.markdown()}"
+    if found.ranks.ranks is None:
+        yield f"No ranks: {found.ranks.why_not}."
+    else:
+        yield _picture("Critical difference", svg(critical_difference(found.ranks)).encode(), pictures / "ranks.svg")
+
+
+def _why_not(card: Card, item: Item) -> str:
+    if item.why:
+        return f"{item.why}."
+    lacking = make_plan(card, item, Ways(nearest=True)).lacking
+    if lacking:
+        return "; ".join(f"{name} is not there: {how_to_get(name)}" for name in lacking) + "."
+    return "not run."
+
+
+def _picture(title: str, data: bytes, path: Path) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, data)
+    return f"![{title}]({path.parent.name}/{path.name})"
+
+
+def _slug(name: str) -> str:
+    return "-".join("".join(c if c.isalnum() else " " for c in name.partition(":")[0]).split())
+
+
+def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _flat(inner, f"{path}.{key}" if path else key)
+    else:
+        yield path, value
+
+
+def _distinct(texts: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(texts))
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
