@@ -312,8 +312,36 @@ def test_a_gallery_has_what_was_run_and_from_where(place, capfd):
     assert str(place) not in text
     gallery(capfd, "Mine", "r2", "r3", "--out", "both.md")
     both = (place / "both.md").read_text()
-    assert re.search(r"### Over all of them\n\n\*\*Average ranks\*\*\n\n\| method \| average rank", both)
+    assert re.search(
+        r"## Over all of them\n\nOf made-up .*\n\n\*\*Average ranks\*\*\n\n\| method \| average rank", both
+    )
     assert (place / "both" / "ranks.svg").is_file()
+
+
+def test_a_page_keeps_what_was_run_elsewhere(place, capfd):
+    reproduce(capfd, "card.toml", "T1", "--scale", "small", "--nearest")
+    run = ["run", "made-up.toml", "--set", "rounds=1", "--set", "seeds=[0]"]
+    assert cli([*run, "--out", "r1"]) == 0
+    gallery(capfd, "card.toml", "r1", "--out", "mine.md")
+    first = (place / "mine.md").read_text()
+    (place / "runs").rename("away")
+    (place / "r1").rename("gone")
+    reproduce(capfd, "card.toml", "F1", "--scale", "small")
+    assert cli([*run, "--set", "name=another", "--out", "r2"]) == 0
+    said = gallery(capfd, "card.toml", "r2", "--out", "mine.md")
+    assert said.out.endswith("1 tables and figures, 1 other experiments; 2 that were on the page stay as they were\n")
+    second = (place / "mine.md").read_text()
+    table = first[first.index("## T1") : first.index("## Other experiments")]
+    study = first[first.index("### made-up") : first.index("## Not here")]
+    assert table in second
+    assert study in second
+    assert "**F1**" in first
+    assert "**F1**" not in second
+    order = [
+        second.index(heading) for heading in ("## T1", "## F1", "## Other", "### another", "### made-up", "## Not")
+    ]
+    assert order == sorted(order)
+    assert len(re.findall(r"^###? ", second, re.MULTILINE)) == len(order)
 
 
 def test_a_gallery_of_runs_alone_and_of_nothing(place, capfd):

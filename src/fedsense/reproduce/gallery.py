@@ -1,11 +1,13 @@
 """A paper's page of what came out: its tables and figures as they were reproduced, and other experiments.
 
 Nothing is run here. Numbers are those of the runs' folders, and each table says its command, commit, machine and time.
+A page that is there already keeps what was written from runs that are elsewhere, so that it can grow over machines.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +28,7 @@ from fedsense.result import Grid, Result
 
 FEW_METHODS = 6  # so many are compared each with each; of more, all with the paper's own, or with FedAvg
 SHOWN = ("Scores", "Which is better?")  # of a comparison's tables
+OVER_ALL = "## Over all of them"
 MANY_BYTES = 400_000  # a larger picture is left out
 
 
@@ -33,34 +36,51 @@ def write_gallery(
     card: Card | None, title: str, reproduced: Path, scale: Scale, experiments: Sequence[Path], file: Path
 ) -> str:
     """The page, and its pictures in a folder of its name; what is on it, in a few words."""
-    pictures = file.with_suffix("")
+    pictures, before = file.with_suffix(""), _sections(file)
+    published = card.items if card else ()
+    made = {
+        item.id: "\n\n".join(_item(card, item, outcome, scale, reproduced, pictures))
+        for item in published
+        if card and (outcome := kept(item.id, reproduced)) and _any(outcome)
+    }
+    studies = _studies(experiments)
+    if not made and not studies:
+        raise UserError(f"{reproduced} holds nothing that was reproduced; run fedsense reproduce, or name runs to show")
+    older = {item.id: text for item in published if item.id not in made and (text := before.get(f"## {item.id}"))}
     parts = [f"# {title}: published and ours" if card else f"# {title}"]
-    count = 0
     if card:
         parts.append(f"{card.title}. Written by `fedsense gallery`; each table says where its numbers come from.")
         parts.append(about_scale(scale))
-        there = {item.id: outcome for item in card.items if (outcome := kept(item.id, reproduced)) and _any(outcome)}
-        count = len(there)
-        for item in card.items:
-            if item.id in there:
-                parts += _item(card, item, there[item.id], scale, reproduced, pictures)
-    studies = _studies(experiments)
-    if studies and card:
+    parts += [text for item in published if (text := made.get(item.id) or older.get(item.id))]
+    new = {f"### {name.partition(':')[0]}" for name, _ in studies}
+    others = [text for heading, text in before.items() if heading.startswith("### ") and heading not in new]
+    if card and (studies or others):
         parts.append("## Other experiments")
     for name, results in studies:
         parts += _study(name, results, card.paper.lower() if card else "", pictures)
+    parts += others
     if not card and len(studies) > 1:
-        parts += _over_all([result for _, results in studies for result in results], pictures)
-    if card:
-        missing = [
-            f"- **{item.id}**, {item.title}: {_why_not(card, item)}" for item in card.items if item.id not in there
-        ]
-        parts += ["## Not here", "\n".join(missing)] if missing else []
-    if not count and not studies:
-        raise UserError(f"{reproduced} holds nothing that was reproduced; run fedsense reproduce, or name runs to show")
+        parts += _over_all(studies, pictures)
+    elif OVER_ALL in before:
+        parts.append(before[OVER_ALL])
+    missing = [
+        f"- **{item.id}**, {item.title}: {_why_not(card, item)}"
+        for item in published
+        if card and item.id not in made and item.id not in older
+    ]
+    parts += ["## Not here", "\n".join(missing)] if missing else []
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, ("\n\n".join(parts) + "\n").encode())
-    return f"{count} tables and figures, {len(studies)} other experiments"
+    told = f"{len(made)} tables and figures, {len(studies)} other experiments"
+    many = len(older) + len(others)
+    return told + (f"; {many} that were on the page stay as they were" if many else "")
+
+
+def _sections(file: Path) -> dict[str, str]:
+    """What a page has of each table, figure or experiment: heading up to a colon → text, with the whole heading."""
+    text = file.read_text() if file.is_file() else ""
+    whole = (part.strip() for part in re.split(r"^(?=###? )", text, flags=re.MULTILINE)[1:])
+    return {part.partition("\n")[0].partition(":")[0]: part for part in whole}
 
 
 def origin(folders: Iterable[Path], command: str = "") -> str:
@@ -190,10 +210,11 @@ def _study(name: str, results: Sequence[Result], paper: str, pictures: Path) -> 
     yield origin([result.folder for result in results if result.folder])
 
 
-def _over_all(results: Sequence[Result], pictures: Path) -> Iterator[str]:
+def _over_all(studies: Sequence[tuple[str, list[Result]]], pictures: Path) -> Iterator[str]:
     """Average ranks over the settings, where methods are the same in all."""
-    found = compare_results(results)
-    yield "### Over all of them"
+    found = compare_results([result for _, results in studies for result in results])
+    yield OVER_ALL
+    yield f"Of {', '.join(name.partition(':')[0] for name, _ in studies)}."
     for title, grid in tables(found):
         if title == "Average ranks":
             yield f"**{title}**\n\n{grid.markdown()}"
