@@ -266,7 +266,7 @@ def test_images_of_different_sizes_are_flattened_and_filled_up():
 )
 def test_every_way_of_it_learns_and_side_by_side_as_alone(fields):
     federation = widths(4, 6, 9, 12, train=30)
-    method = quick("flic", optimiser="adam", lr=0.02, batch=10, epochs=4, lambda_align=0.01, **fields)
+    method = quick("flic", optimiser="adam", lr=0.02, batch=10, epochs=4, lambda_align=0.01, spread=10.0, **fields)
     alone, together = (
         run(method, federation, model=HIDDEN, rounds=4, executor=executor) for executor in ("serial", "cohort")
     )
