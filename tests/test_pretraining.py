@@ -157,6 +157,7 @@ def test_another_file_of_the_same_name_is_another_run(tmp_path):
         ({"epoch": 3}, "no option 'epoch'; did you mean 'epochs'"),
         ({"epochs": 1.5}, "'epochs' is 1.5"),
         ({"batch": True}, "'batch' must be a number"),
+        ({"device": "cude"}, "device 'cude' cannot be used here; say auto, cpu or cuda"),
     ],
 )
 def test_mistakes_are_named(options, message):

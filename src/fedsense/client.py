@@ -10,11 +10,22 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from fedsense.bundle import Params
+from fedsense.errors import UserError
 from fedsense.federation import ClientData, Samples, Task
 from fedsense.models.network import Model
 
 if TYPE_CHECKING:
     from fedsense.training import Fit, Fitted
+
+
+def find_device(name: str) -> torch.device:
+    """The device of that name; ``auto`` is a GPU if there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"device '{name}' cannot be used here; say auto, cpu or cuda") from error
 
 
 class NotAlike(Exception):

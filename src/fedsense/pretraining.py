@@ -19,8 +19,8 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from fedsense.bundle import Bundle, Params, flatten, nested, part, unflatten, within
-from fedsense.client import Client
+from fedsense.bundle import Bundle, Params, flatten, nested, part, to_device, unflatten, within
+from fedsense.client import Client, find_device
 from fedsense.engine.folder import digest_of, write_atomically
 from fedsense.errors import UserError, nearest
 from fedsense.federation import ClientData, Federation, Samples, Task
@@ -85,6 +85,7 @@ def pretrain(
     out: str | Path | None = None,
     resume: bool = False,
     told: Callable[[int, Epoch], None] = lambda number, epoch: None,
+    device: str = "auto",
     **options: Any,
 ) -> Pretrained:
     """Train a masked autoencoder on the training recordings of ``data``, whose labels are not looked at.
@@ -93,10 +94,11 @@ def pretrain(
     """
     how = Pretraining(**checked("pretrain", options, options_of(Pretraining)))
     samples = _recordings([data] if isinstance(data, Federation) else data)
-    client, masked = _client(samples, how)
+    client, masked = _client(samples, how, find_device(device))
     path = None if out is None else Path(out)
     about = asdict(how) | {"data": digest_of(samples.x.numpy().tobytes()).hexdigest()}
     state, history = _begin(client, about, path, resume)
+    state = to_device(state, client.device)
 
     def loss(params: Params, batch: Batch) -> Tensor:
         return masked.loss(client.model(params, batch), batch)
@@ -113,7 +115,7 @@ def pretrain(
         if path is not None:
             _write(path, state, about, history)
         told(number, epoch)
-    return Pretrained(state["model"], tuple(history))
+    return Pretrained(to_device(state, "cpu")["model"], tuple(history))
 
 
 def starting_values(path: str | Path, model: Model, values: Params) -> Params:
@@ -149,7 +151,7 @@ def _recordings(federations: Sequence[Federation]) -> Samples:
     return Samples(x, torch.zeros(len(x), dtype=torch.int64))
 
 
-def _client(samples: Samples, how: Pretraining) -> tuple[Client, MaskedAutoencoder]:
+def _client(samples: Samples, how: Pretraining, device: torch.device) -> tuple[Client, MaskedAutoencoder]:
     shape, none = tuple(samples.x.shape[1:]), samples.take(slice(0))
     with torch.random.fork_rng(devices=[]):
         network = MODELS[how.model].build(shape, 1, **how.model_options)
@@ -158,8 +160,8 @@ def _client(samples: Samples, how: Pretraining) -> tuple[Client, MaskedAutoencod
         masked = MaskedAutoencoder(network, shape, how.masked)
     model = Model(masked, how.model)
     task = Task(("nothing",))
-    data = ClientData("everyone", samples, none, none)
-    return Client("everyone", data, model, task, model.init(how.seed), torch.device("cpu")), masked
+    data = ClientData("everyone", samples.each(lambda part: part.to(device)), none, none)
+    return Client("everyone", data, model, task, model.init(how.seed), device), masked
 
 
 def _begin(client: Client, how: dict[str, Any], path: Path | None, resume: bool) -> tuple[Bundle, list[Epoch]]:
@@ -221,7 +223,8 @@ def _reset(params: Params) -> Params:
     """Global prototypes as the local ones, and in use from now on."""
     layers = prototype_layers(params)
     common = {f"{layer}.{GLOBAL}": params[f"{layer}.{LOCAL}"].clone() for layer in layers}
-    return {**params, **common, **{f"{layer}.{ALIGNED}": torch.ones(()) for layer in layers}}
+    in_use = {name: torch.ones_like(params[name]) for name in (f"{layer}.{ALIGNED}" for layer in layers)}
+    return {**params, **common, **in_use}
 
 
 def _moved(before: Params, after: Params) -> tuple[float, ...]:

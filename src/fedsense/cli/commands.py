@@ -190,6 +190,7 @@ def pretrain(
     masked: Annotated[float, typer.Option("--masked", help="Share of the tokens that is hidden.")] = 0.6,
     prototypes: Annotated[int, typer.Option("--prototypes", help="Of the first block; 0 for none.")] = 2048,
     seed: Annotated[int, typer.Option("--seed")] = 0,
+    device: Annotated[str, typer.Option("--device", help="auto (a GPU if there is one), cpu or cuda.")] = "auto",
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="An option of the datasets, or of the model: model.patch=8."),
@@ -220,11 +221,9 @@ def pretrain(
         left = round((epochs - number - 1) * epoch.seconds)
         print(f"epoch {number + 1}/{epochs}, error {epoch.loss:.4f}, {left} s left", file=sys.stderr)
 
-    how = {"model": model, "epochs": epochs, "batch": batch, "lr": lr, "masked": masked}
+    how = {"model": model, "epochs": epochs, "batch": batch, "lr": lr, "masked": masked, "prototypes": prototypes}
     try:
-        done = train(
-            federations, out, resume, tell, **how, prototypes=prototypes, seed=seed, model_options=model_options
-        )
+        done = train(federations, out, resume, tell, device, **how, seed=seed, model_options=model_options)
     except KeyboardInterrupt:
         kept = (
             f"what was learned is in {out}, and --resume goes on with it" if out.is_file() else "nothing was kept yet"

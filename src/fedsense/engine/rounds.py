@@ -15,6 +15,7 @@ import torch
 
 from fedsense import __version__
 from fedsense.bundle import Bundle, nested, payload, within
+from fedsense.client import find_device
 from fedsense.engine import checkpoint as checkpoints
 from fedsense.engine import folder as folders
 from fedsense.engine.checkpoint import Checkpoint
@@ -95,12 +96,7 @@ class Settings:
             )
 
     def torch_device(self) -> torch.device:
-        if self.device != "auto":
-            try:
-                return torch.empty(0, device=self.device).device
-            except (RuntimeError, AssertionError) as error:
-                raise UserError(f"device '{self.device}' cannot be used here; say auto, cpu or cuda") from error
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return find_device(self.device)
 
 
 class Listener:
