@@ -225,7 +225,6 @@ def test_loss_curves_go_on_and_have_an_epoch_after_another(place, capfd):
 
 def test_pretrained_beginnings_on_half_of_the_people(place, capfd, monkeypatch):
     monkeypatch.setattr(pretrained, "SMALL_EPOCHS", 1)
-    monkeypatch.setattr(pretrained, "SMALL_WINDOWS", 8)
     (place / "mine.toml").write_text(RECIPE)
     (place / "card.toml").write_text(HEAD + 'own = "pretrained"\n')
     (item,) = json.loads(reproduce(capfd, "card.toml", "F1", "--scale", "small", "--json").out)["items"]

@@ -35,7 +35,7 @@ from fedsense.reproduce.own import Found, Job, Shown
 
 METHODS = {"fedavg": "FedAvg", "fedali": "FedAli"}
 VIEWS = {"personal": "Personalization", "generalisation": "Generalization", "global": "Global"}
-SMALL_EPOCHS, SMALL_WINDOWS = 3, 48  # small: of pre-training; and of each person in it
+SMALL_EPOCHS = 12  # of pre-training, small
 
 
 def measure(job: Job, seed: int) -> dict[str, Any]:
@@ -69,10 +69,10 @@ def _under(job: Job, label: str, method: str, seed: int) -> Sequence[Listener]:
 
 
 def _lent(job: Job, recipe: Recipe, seed: int) -> list[Federation]:
-    """Whose recordings are pre-trained on: other people's of the same dataset, or other datasets."""
+    """Whose recordings are pre-trained on, all of them: other people's of the same dataset, or other datasets."""
     if job.experiment and job.experiment.beside:
         return [load(name) for name in job.experiment.beside]
-    data = {**recipe.data, **({"samples": SMALL_WINDOWS} if job.small else {})}
+    data = {key: value for key, value in recipe.data.items() if key != "samples"}
     whole = recipe.model_copy(update={"data": data}).federation(seed)
     return [whole.with_clients(whole.newcomers, newcomers=())]
 
