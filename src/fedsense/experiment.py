@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from fedsense.engine.executors import Executor
 from fedsense.engine.folder import FREE_SETTINGS, RUN_FILE, alone, read_json, refuse_fewer_rounds, write_json
 from fedsense.engine.rounds import HELD_OUT, NEW_CLIENT, Engine, Listener, Settings
+from fedsense.engine.site import forget_peak
 from fedsense.errors import RunFailed, UserError
 from fedsense.federation import Federation
 from fedsense.recipe import Recipe, make_recipe
@@ -94,6 +95,8 @@ def run_recipe(
                 result = Result.of(engine, label, recipe.evaluation.summary)
                 result.engine = None  # its models are on disk
                 results.append(result)
+                del engine
+                forget_peak()
         write_json(folder / SUMMARY_FILE, report_json(results, folder))
         write_page(folder, results)
         if failures:

@@ -1,0 +1,37 @@
+"""One run after another in one process: what a run held is given back, and its peak of memory is its own."""
+
+import sys
+import weakref
+
+import pytest
+import torch
+
+from fedsense.engine.rounds import Listener
+from fedsense.engine.site import forget_peak, peak_memory
+from fedsense.experiment import run_recipe
+from fedsense.recipe import load_recipe
+
+
+class Watching(Listener):
+    def __init__(self, begun):
+        self.begun = begun
+
+    def started(self, engine):
+        self.begun.append((weakref.ref(engine), sum(earlier() is not None for earlier, _ in self.begun)))
+
+
+def test_a_run_is_gone_when_the_next_begins(tmp_path):
+    methods = 'method=["fedavg", "local", "fedper"]'
+    small = ["data.clients=3", "data.samples=16", "rounds=1", "executor=serial", methods, "seeds=[0, 1]"]
+    begun = []
+    run_recipe(load_recipe("demo", small), tmp_path, listen=lambda label, seed: [Watching(begun)])
+    assert [alive for _, alive in begun] == [0] * 6
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not let one")
+def test_a_peak_is_counted_anew():
+    held = torch.ones(50_000_000)  # 200 MB
+    before = peak_memory()
+    del held
+    forget_peak()
+    assert peak_memory() < before - 100e6
