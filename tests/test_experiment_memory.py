@@ -18,7 +18,7 @@ class Watching(Listener):
         self.begun = begun
 
     def started(self, engine):
-        self.begun.append((weakref.ref(engine), sum(earlier() is not None for earlier, _ in self.begun)))
+        self.begun.append((weakref.ref(engine.site), sum(earlier() is not None for earlier, _ in self.begun)))
 
 
 def test_a_run_is_gone_when_the_next_begins(tmp_path):
