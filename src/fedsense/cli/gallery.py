@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -29,11 +29,9 @@ def gallery(
     from fedsense.errors import UserError
     from fedsense.reproduce.cards import load_card, papers
     from fedsense.reproduce.gallery import write_gallery
-    from fedsense.reproduce.plan import folder_of
+    from fedsense.reproduce.plan import folder_of, scale_of
 
-    if scale not in ("paper", "small"):
-        raise UserError(f"--scale {scale}: say paper or small")
-    size: Literal["paper", "small"] = "small" if scale == "small" else "paper"
+    size = scale_of(scale)
     known = paper.lower() in papers() or Path(paper).is_file()
     if not known and not runs:
         load_card(paper)  # says which papers there are

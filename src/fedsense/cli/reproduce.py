@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -50,15 +50,13 @@ def reproduce(
     """Run a table or figure of a paper again, and print ours beside the published; goes on where it was stopped."""
     from fedsense.errors import Interrupted, RunFailed, UserError
     from fedsense.reproduce.cards import load_card
-    from fedsense.reproduce.plan import Ways, folder_of
+    from fedsense.reproduce.plan import Ways, folder_of, scale_of
 
     if data is not None:
         if not data.is_dir():
             raise UserError(f"--data {data}: there is no such folder")
         os.environ["FEDSENSE_DATA"] = str(data)
-    if scale not in ("paper", "small"):
-        raise UserError(f"--scale {scale}: say paper or small")
-    size: Literal["paper", "small"] = "small" if scale == "small" else "paper"
+    size = scale_of(scale)
     if paper is None:
         _list(json_)
         return
@@ -110,8 +108,7 @@ def _one(
             say(f"  nearest that is here: {lack['nearest']}; run on it, under its own name: {lack['command']}")
     if dry_run:
         return _dry(plan, ways, folder, lacking, say)
-    runs = [] if item.own or item.draw == "counts" else plan.ready
-    failures += [failed for each in runs if (failed := _run(each, folder, quiet))]
+    failures += [failed for each in plan.runs if (failed := _run(each, folder, quiet))]
     outcome = collect(plan, folder, lacking)
     if item.own and not lacking:
         outcome = _make(plan, ways, folder, outcome, quiet, failures)

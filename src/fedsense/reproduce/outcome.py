@@ -100,11 +100,10 @@ class Outcome:
 def collect(plan: Plan, folder: Path, lacking: list[dict[str, str]]) -> Outcome:
     """The numbers of an item as far as there are runs."""
     item = plan.item
-    ready = [] if item.own or item.draw == "counts" else plan.ready  # these need no runs, or have their own
-    runs = {experiment.name: read_runs(experiment, folder) for experiment in ready}
+    runs = {experiment.name: read_runs(experiment, folder) for experiment in plan.runs}
     entries = [] if item.draw == "counts" else computed(item)
     lines = [_line(plan, entry, runs) for entry in entries if not plan.of(entry.cell).lacking]
-    about = [_about(experiment, result) for experiment in ready
+    about = [_about(experiment, result) for experiment in plan.runs
              for results in runs[experiment.name].values() for result in results]  # fmt: skip
     scores = all(entry.cell.measure in ("score", "drop") for entry in entries)
     unit = item.unit if scores or item.unit != "%" else ""

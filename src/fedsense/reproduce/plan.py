@@ -21,6 +21,13 @@ Scale = Literal["paper", "small"]
 Key = tuple[str, tuple[str, ...], tuple[str, ...]]  # setting, set, small
 
 
+def scale_of(said: str) -> Scale:
+    """The size somebody asked for with ``--scale``."""
+    if said not in ("paper", "small"):
+        raise UserError(f"--scale {said}: say paper or small")
+    return "small" if said == "small" else "paper"
+
+
 @dataclass(frozen=True)
 class Ways:
     """How to run: at which size, with how many seeds, with what else overridden, on which data."""
@@ -62,6 +69,11 @@ class Plan:
     @property
     def ready(self) -> list[Experiment]:
         return [experiment for experiment in self.experiments.values() if not experiment.lacking]
+
+    @property
+    def runs(self) -> list[Experiment]:
+        """Of those that are ready, the ones to run as they are: some items need no runs, or have their own."""
+        return [] if self.item.own or self.item.draw == "counts" else self.ready
 
     @property
     def lacking(self) -> list[str]:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from fedsense.engine.folder import alone, read_json, write_atomically, write_json
 from fedsense.engine.rounds import Listener
 from fedsense.errors import UserError, nearest
+from fedsense.experiment import FREE as MAY_DIFFER
 from fedsense.recipe import Recipe
 from fedsense.reproduce.cards import Item
 from fedsense.reproduce.outcome import Line, Outcome
@@ -43,7 +44,7 @@ MODULES = {
     "prototypes": "prototypes",
 }
 SEEDS = 5  # where no recipe says how many; small: 1
-FREE = ("seeds", "workers", "device", "state_memory", "description", "paper", "track")  # of a recipe: changes no number
+FREE = {"seeds", *MAY_DIFFER} - {"rounds"}  # of a recipe: changes no number of a seed
 
 Found = Mapping[str, Any]  # what a seed gave: numbers, lists and dicts of them
 Shown = tuple[list[Line], dict[str, "Figure"]]  # lines, and pictures by what their names have after the item's
