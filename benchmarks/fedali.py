@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from fedsense.bundle import payload
+from fedsense.engine.executors import keep_freed_memory
 from fedsense.engine.site import Site
 from fedsense.federation import Federation
 from fedsense.method import Method
@@ -115,6 +116,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    keep_freed_memory()  # as every run does
     plain = Case(METHODS["fedavg"](**COMMON))
     plain.update()
     rows: dict[str, dict[str, float]] = {}

@@ -12,7 +12,7 @@ from torch import nn
 
 from fedsense.errors import UserError
 from fedsense.models import ALP, Batch, Model, Network, build_model
-from fedsense.models.alp import _Unit, open_layers, scaling
+from fedsense.models.alp import PIECE, _Unit, largest, open_layers, scaling
 
 
 def appendix(x, local, common, gate, bias, beta, gamma, training, update="appendix"):
@@ -111,6 +111,14 @@ def test_pieces_of_a_plan_are_the_plan():
     w, parts = scaling([kernel[:, :4], kernel[:, 4:]], 4)
     torch.testing.assert_close(u, w)
     torch.testing.assert_close(v, torch.cat(parts))
+
+
+@pytest.mark.parametrize("columns", [1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE, 2048])
+def test_the_largest_is_found_piece_by_piece(columns):
+    x = torch.randint(0, 50, (40, columns), generator=torch.Generator().manual_seed(columns)).float()
+    np.testing.assert_array_equal(largest(x), x.numpy().argmax(1))  # the first of several
+    together = torch.vmap(largest)(torch.stack([x, -x]))
+    np.testing.assert_array_equal(together[1], (-x).numpy().argmax(1))
 
 
 def test_hard_update_moves_a_prototype_to_the_mean_of_those_it_is_best_for():
