@@ -218,6 +218,10 @@ def test_a_warning_stays_an_error_where_it_is_one(monkeypatch):
 def test_a_refused_recipe_claims_no_folder(recipe, capfd, monkeypatch):
     wrong = ["--set", "model.name=protohar-cnn", "--set", "data.window=20"]
     assert here(capfd, monkeypatch, recipe, "run", "small.toml", *wrong, "--out", "out")[0] == 2
+    assert not (recipe / "out").exists()
+    (recipe / "out").mkdir()
+    assert here(capfd, monkeypatch, recipe, "run", "small.toml", *wrong, "--out", "out")[0] == 2
+    assert (recipe / "out").is_dir()  # the user's own
     short = ["--set", "rounds=1", "--set", "seeds=[0]", "--set", "method=local", "--out", "out"]
     assert here(capfd, monkeypatch, recipe, "run", "small.toml", *short)[0] == 0
 

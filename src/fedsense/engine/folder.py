@@ -85,11 +85,20 @@ def _fixed(value: Any, key: str) -> Any:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Two processes must not write to one folder; the lock goes with the process, however it ends."""
+    """Two processes must not write to one folder; the lock goes with the process, however it ends.
+
+    A folder that was made for it and in which nothing was written is not left behind.
+    """
+    made = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as file:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unlike flock, not held on by forked workers
         except OSError as error:
             raise UserError(f"another process is running in {folder}; wait for it, or choose another --out") from error
-        yield
+        try:
+            yield
+        finally:
+            if made and [path.name for path in folder.iterdir()] == [".lock"]:
+                (folder / ".lock").unlink()
+                folder.rmdir()
