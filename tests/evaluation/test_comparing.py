@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from fedsense.evaluation import statistics
-from fedsense.evaluation.comparing import Trial, pairs, scores
+from fedsense.evaluation.comparing import Trial, differences, pairs, scores
 from fedsense.evaluation.reaching import Cost, Course, frontier, reach
 from fedsense.evaluation.statistics import holm, wilcoxon
 from fedsense.evaluation.worth import worth
@@ -14,20 +14,26 @@ SAME = {"data": True}
 
 
 def trials(values, dataset="data", names="abcdefgh"):
-    """From values [method, seed, client]."""
+    """From values [method, seed, client]; who has none did not take part."""
     found = []
     for method, of in zip(names, values, strict=False):
         for seed, row in enumerate(of):
-            clients = {f"c{i:02}": float(value) for i, value in enumerate(row)}
+            clients = {f"c{i:02}": float(value) for i, value in enumerate(row) if not np.isnan(value)}
             found.append(Trial(dataset, method, seed, clients, dict.fromkeys(clients, 1.0)))
     return found
 
 
-def study(rng, methods=3, seeds=5, clients=12, by_run=0.0, by_client=0.0, gain=0.0):
-    """Scores of methods none of which is better, but that the last gains; runs and tastes of clients vary."""
-    values = 0.7 + rng.normal(0, 0.1, (1, 1, clients)) + rng.normal(0, 0.03, (methods, seeds, clients))
-    values += rng.normal(0, by_run, (methods, seeds, 1)) + rng.normal(0, by_client, (methods, 1, clients))
+def study(rng, methods=3, seeds=5, clients=12, by_run=0.0, by_client=0.0, gain=0.0, who="the same"):
+    """Scores of methods none of which is better, but that the last gains; runs and tastes of clients vary.
+
+    ``who`` are the clients of a seed: the same as in all, some of them (a third is missing), or people of its own.
+    """
+    drawn = seeds if who == "others" else 1
+    values = 0.7 + rng.normal(0, 0.1, (1, drawn, clients)) + rng.normal(0, 0.03, (methods, seeds, clients))
+    values += rng.normal(0, by_run, (methods, seeds, 1)) + rng.normal(0, by_client, (methods, drawn, clients))
     values[-1] += gain
+    if who == "some":
+        values[:, rng.permuted(np.tile(np.arange(clients), (seeds, 1)), axis=1) < clients // 3] = np.nan
     return values
 
 
@@ -44,7 +50,8 @@ def quick(monkeypatch):
 def naive(values):
     """What papers do: all clients of all seeds pooled, one signed-rank test for every two methods."""
     couples = [(a, b) for a in range(len(values)) for b in range(a)]
-    return min(holm([wilcoxon((values[a] - values[b]).ravel()) for a, b in couples])) <= 0.05
+    pooled = values[:, ~np.isnan(values[0])]
+    return min(holm([wilcoxon(pooled[a] - pooled[b]) for a, b in couples])) <= 0.05
 
 
 NULLS = {  # what varies; how often pooling finds something, from and to
@@ -56,13 +63,14 @@ NULLS = {  # what varies; how often pooling finds something, from and to
 }
 
 
-def count(studies, same, **variation):
+def count(studies, **variation):
     """Studies with a win, and those in which pooling finds one."""
     rng = np.random.default_rng(0)
+    same = {"data": variation.get("who") != "others"}
     wins = pooled = 0
     for _ in range(studies):
         values = study(rng, **variation)
-        wins += any(pair.verdict == "win" for pair in pairs(trials(values), {"data": same})[0])
+        wins += any(pair.verdict == "win" for pair in pairs(trials(values), same)[0])
         pooled += naive(values)
     return wins, pooled
 
@@ -71,25 +79,26 @@ def count(studies, same, **variation):
 @pytest.mark.usefixtures("quick")
 def test_a_study_with_no_true_difference_seldom_has_a_win(variation, naively):
     """At most one in twenty, but for chance; pooling clients and seeds holds that only if nothing varies."""
-    wins, pooled = count(120, True, **variation)
+    wins, pooled = count(120, **variation)
     assert wins <= stats.binom.ppf(0.99, 120, 0.05)
     assert naively[0] <= pooled / 120 <= naively[1]
 
 
+@pytest.mark.parametrize("who", ["others", "some"])
 @pytest.mark.usefixtures("quick")
-def test_clients_of_their_own_in_every_seed():
-    wins, pooled = count(120, False, by_run=0.03)
+def test_clients_that_come_and_go(who):
+    wins, pooled = count(120, by_run=0.03, by_client=0.05, who=who)
     assert wins <= stats.binom.ppf(0.99, 120, 0.05)
-    assert pooled > 48
+    assert pooled > 24
 
 
 @pytest.mark.experiment
-@pytest.mark.parametrize("same", [True, False])
+@pytest.mark.parametrize("who", ["the same", "some", "others"])
 @pytest.mark.parametrize("variation", [v for v, _ in NULLS.values()], ids=NULLS)
 @pytest.mark.usefixtures("quick")
-def test_false_wins_of_many_studies(variation, same):
-    wins, _ = count(1000, same, **variation)
-    print(f"{variation}, {'the same' if same else 'other'} clients in every seed: {wins / 1000:.3f}")
+def test_false_wins_of_many_studies(variation, who):
+    wins, pooled = count(1000, who=who, **variation)
+    print(f"{variation}, clients of a seed are {who}: {wins / 1000:.3f}; pooled {pooled / 1000:.3f}")
     assert wins <= stats.binom.ppf(0.99, 1000, 0.05)
 
 
@@ -101,6 +110,25 @@ def test_a_true_difference_is_found():
         found += pair.winner == "b"
         assert pair.winner in ("b", None)
     assert found >= 36
+
+
+def test_people_who_are_not_in_every_seed_have_a_column_each():
+    values = np.array([[[1.0, np.nan], [2.0, 4.0]], [[0.0, np.nan], [0.0, 0.0]]])
+    d, seeds, names = differences(trials(values)[:2], trials(values)[2:], same=True)
+    assert (seeds, names) == ([0, 1], ["c00", "c01"])
+    assert d.seeds.tolist() == [1, 3]
+    assert d.clients.tolist() == [1.5, 4]
+    assert d.client_variance == pytest.approx(2 * (0.75**2 * 0.5**2 + 0.25**2 * 2**2))  # weights 3/4 and 1/4
+    draws = statistics.bootstrap(d, over_seeds=False)
+    assert np.isfinite(draws).all()
+
+
+def test_harm_is_judged_over_the_seeds_a_client_took_part_in():
+    values = study(np.random.default_rng(3), methods=2, seeds=7, clients=4, gain=-0.3)
+    values[:, :3, 0] = np.nan  # four seeds are left of it
+    (found,) = worth(trials(values, names="ab")[7:], trials(values, names="ab")[:7], "local", SAME)
+    known = {c.client: c.beyond_noise for c in found.clients}
+    assert known == {"c00": None, "c01": True, "c02": True, "c03": True}
 
 
 def of_two(values, **options):

@@ -117,16 +117,18 @@ def differences(
     seeds = [seed for seed in ours if seed in theirs]
     sign = -1.0 if lower_is_better else 1.0
     clients = [[c for c in ours[s].scores if c in theirs[s].scores] for s in seeds]
-    if same and seeds:
-        everywhere = [c for c in clients[0] if all(c in others for others in clients)]
-        clients = [everywhere] * len(seeds)
     if not seeds or not all(clients):
         return None, seeds, []
-    rows = [
-        [sign * (ours[s].scores[c] - theirs[s].scores[c]) for c in of] for s, of in zip(seeds, clients, strict=True)
-    ]
-    weights = [[ours[s].weights[c] for c in of] for s, of in zip(seeds, clients, strict=True)]
-    names = clients[0] if same else [f"{c} of seed {s}" for s, of in zip(seeds, clients, strict=True) for c in of]
+    if same:  # whoever took part in some seed has a column
+        everyone = list(dict.fromkeys(c for of in clients for c in of))
+        clients, names = [everyone] * len(seeds), everyone
+    else:
+        names = [f"{c} of seed {s}" for s, of in zip(seeds, clients, strict=True) for c in of]
+    nan = math.nan
+    rows, weights = [], []
+    for s, of in zip(seeds, clients, strict=True):
+        rows.append([sign * (ours[s].scores.get(c, nan) - theirs[s].scores.get(c, nan)) for c in of])
+        weights.append([ours[s].weights.get(c, 0.0) for c in of])
     return Differences.of(rows, weights, same), seeds, names
 
 

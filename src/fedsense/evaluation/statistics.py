@@ -71,8 +71,8 @@ def _not_zero(differences: ArrayLike) -> Array:
 class Differences:
     """d[seed, client] of two methods on one dataset.
 
-    ``same``: a column is the same client in all seeds. Else every seed has clients of its own (data drawn with the
-    seed), and rows may differ in length.
+    ``same``: a column is the same client in all seeds; where it took no part, its weight and its difference are zero.
+    Else every seed has clients of its own (data drawn with the seed), and rows may differ in length.
     """
 
     rows: tuple[Array, ...]
@@ -81,11 +81,14 @@ class Differences:
 
     @staticmethod
     def of(rows: Sequence[ArrayLike], weights: Sequence[ArrayLike] | None = None, same: bool = True) -> Differences:
-        values = tuple(np.asarray(row, dtype=float) for row in rows)
+        """Where clients are the same, a difference that is NaN is one that there is not."""
+        values = [np.asarray(row, dtype=float) for row in rows]
         given = [np.ones(len(row)) for row in values] if weights is None else [np.asarray(w, float) for w in weights]
-        if same:
-            given = [np.mean(given, axis=0)] * len(values)
-        return Differences(values, tuple(w / w.sum() for w in given), same)
+        if same:  # a client weighs the same wherever it takes part
+            there = ~np.isnan(values)
+            given = list(there * (np.sum(given * there, axis=0) / np.maximum(there.sum(0), 1)))
+            values = list(np.nan_to_num(values))
+        return Differences(tuple(values), tuple(w / w.sum() for w in given), same)
 
     @property
     def seeds(self) -> Array:
@@ -94,8 +97,11 @@ class Differences:
 
     @property
     def clients(self) -> Array:
-        """Every client's mean over seeds; of clients that differ from seed to seed all of them."""
-        return np.mean(self.rows, axis=0) if self.same else np.concatenate(self.rows)
+        """Every client's mean over its seeds; of clients that differ from seed to seed all of them."""
+        if not self.same:
+            return np.concatenate(self.rows)
+        there = np.array(self.weights) > 0
+        return np.asarray(np.sum(self.rows, axis=0) / there.sum(0))
 
     @property
     def mean(self) -> float:
@@ -110,12 +116,13 @@ class Differences:
     def client_variance(self) -> float:
         """Σ w²(d̄_c − d̄)² · C/(C − 1): the part of the mean's variance that is due to who the clients are.
 
-        None of its own where clients differ from seed to seed: the seeds' means then vary with them.
+        None of its own where clients differ from seed to seed: the seeds' means then vary with them. Where some of the
+        same people take part in each seed, part of it is counted twice, which errs on the safe side.
         """
         n = len(self.rows[0])
         if not self.same or n < 2:
             return 0.0
-        return float((self.weights[0] ** 2) @ (self.clients - self.mean) ** 2 * n / (n - 1))
+        return float((np.mean(self.weights, axis=0) ** 2) @ (self.clients - self.mean) ** 2 * n / (n - 1))
 
 
 def over_seeds_and_clients(d: Differences) -> float:
@@ -181,8 +188,9 @@ def bootstrap(d: Differences, over_seeds: bool, seed: int = 0) -> Array:
     else:
         by_seed = np.full((1, seeds), 1 / seeds)
     if d.same:
-        by_client = _shares(len(d.rows[0]), seed + 1) * d.weights[0]
-        means = ((by_seed @ np.array(d.rows)) * by_client).sum(1) / by_client.sum(1)
+        by_client, weights = _shares(len(d.rows[0]), seed + 1), np.array(d.weights)
+        sums, weight = (((by_seed @ each) * by_client).sum(1) for each in (weights * np.array(d.rows), weights))
+        means = np.where(weight > 0, sums / np.maximum(weight, 1e-12), d.mean)
         parts.append((d.client_variance, len(d.rows[0])))
     elif over_seeds:
         means = by_seed @ d.seeds

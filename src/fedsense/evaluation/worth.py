@@ -11,7 +11,7 @@ import numpy as np
 from scipy import stats
 
 from fedsense.evaluation.comparing import Trial, differences
-from fedsense.evaluation.statistics import ALPHA, ENOUGH_SEEDS, holm
+from fedsense.evaluation.statistics import ALPHA, ENOUGH_SEEDS, Differences, holm
 
 
 @dataclass(frozen=True)
@@ -69,13 +69,23 @@ def worth(
         d, seeds, names = differences(ours, theirs, same[dataset], lower_is_better)
         if d is None:
             continue
-        known = d.same and len(seeds) >= ENOUGH_SEEDS
-        p = holm([_p(column) for column in np.array(d.rows).T]) if known else [math.nan] * len(names)
-        each = [ClientGain(*entry) for entry in zip(names, d.clients.tolist(), p, strict=True)]
+        p = _over_seeds(d, names)
+        each = [
+            ClientGain(name, gain, p.get(name, math.nan)) for name, gain in zip(names, d.clients.tolist(), strict=True)
+        ]
         found.append(
             Worth(dataset, method, name, len(seeds), d.mean, tuple(sorted(each, key=lambda c: (c.gain, c.client))))
         )
     return found
+
+
+def _over_seeds(d: Differences, names: Sequence[str]) -> dict[str, float]:
+    """Of every client that took part in enough seeds, whether it gains or loses beyond what seeds do."""
+    if not d.same:
+        return {}
+    columns = [column[there > 0] for column, there in zip(np.array(d.rows).T, np.array(d.weights).T, strict=True)]
+    known = {name: column for name, column in zip(names, columns, strict=True) if len(column) >= ENOUGH_SEEDS}
+    return dict(zip(known, holm([_p(column) for column in known.values()]), strict=True))
 
 
 def _p(values: np.ndarray[Any, Any]) -> float:
