@@ -50,7 +50,7 @@ class MetaHAR(Method):
     meta_lr: float = 0.5  # epsilon
     objective: Literal["pairs", "classes"] = "pairs"  # of the embedding: its own, or the head's
     temperature: float = 0.2  # tau, of pairs
-    head_epochs: int = 1  # of the head alone, after the epochs
+    head_epochs: int = 5  # of the head alone, after the epochs; with pairs nothing else trains it
     head_lr: float | None = None  # if None, lr
     weights: Literal["uniform", "samples"] = "uniform"  # of clients in the mean
 
