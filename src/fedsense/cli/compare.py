@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from fedsense.comparing import Comparison
     from fedsense.result import Grid
 
+NAME_WIDTH = 14  # on the screen names of methods up to this stay in one piece
+
 
 class Format(StrEnum):
     """What a comparison is written as."""
@@ -143,7 +145,9 @@ def show_grid(console: object, grid: Grid, stacked: bool = False) -> None:
     for number, column in enumerate(grid.header):
         title = column.replace(" ", "\n", 1) if stacked else column
         text = not number or column in words
-        table.add_column(title, justify="left" if text else "right", overflow="fold", no_wrap=not text)
+        longest = max((len(row[number]) for row in grid.rows), default=0)
+        least = min(longest, NAME_WIDTH) if column in ("method", "over") else None  # names stay whole, verdicts fold
+        table.add_column(title, justify="left" if text else "right", overflow="fold", no_wrap=not text, min_width=least)
     for row in grid.rows:
         table.add_row(*map(escape, row))
     console.print(table)

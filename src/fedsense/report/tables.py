@@ -171,8 +171,9 @@ def _pairs(c: Comparison) -> Titled | None:
     over = sorted({pair.interval_over for pair in c.pairs if pair.interval_over})
     caption = (
         f"gain in {_unit(c)}, with a 95 % bootstrap interval over {' or '.join(over) or 'nothing'}; effect: "
-        f"rank-biserial, 1 if all clients gain; p clients: Wilcoxon's signed-rank test, {_client_unit(c)}; p: this and "
-        f"a test over seeds and clients at once, with {ENOUGH_SEEDS} seeds or more (here: {count}); all two-sided, "
+        "rank-biserial, 1 if all clients gain; +/−: clients that gain and lose; p clients: Wilcoxon's signed-rank "
+        f"test, {_client_unit(c)}; p: this and a test over seeds and clients at once, with {ENOUGH_SEEDS} seeds or "
+        f"more (here: {count}); all two-sided, "
         f"with Holm's correction for {pairs}. A win has p ≤ {ALPHA:g}. In brackets: with how many seeds a "
         f"difference as large as it looks would be found four times in five (–: with no number of them){hidden}"
     )
@@ -206,7 +207,7 @@ def _client_unit(c: Comparison) -> str:
 
 def _pair_header(several: bool) -> list[str]:
     first = ["dataset"] if several else []
-    return [*first, "method", "over", "gain", "effect", "clients +/−", "p clients", "p", "verdict"]
+    return [*first, "method", "over", "gain", "effect", "+/−", "p clients", "p", "verdict"]
 
 
 def _overall(c: Comparison) -> Titled | None:
