@@ -6,6 +6,7 @@ numbers, so they can cross any boundary.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import resource
 import sys
@@ -456,6 +457,8 @@ def _speed(data: ClientData) -> float:
 def forget_peak() -> None:
     """Give back what nobody holds, and count the peak of memory from now on, where the system lets one."""
     gc.collect()  # engines and sites refer to one another
+    if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "malloc_trim"):
+        library.malloc_trim(0)  # what the C library keeps, a step for the next, is not the next run's
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 
