@@ -370,3 +370,16 @@ def test_a_gallery_of_runs_alone_and_of_nothing(place, capfd):
 )
 def test_commands_without_the_machine_they_ran_on(typed, plain):
     assert plain_command(typed) == plain
+
+
+def test_a_page_says_why_something_is_not_on_it(place, capfd):
+    alone = CARD.replace("nearest = ['data={name=\"synthetic-imu\", clients=2, samples=24}']\n", "")
+    far = alone[alone.index("[[figure]]") : alone.index('[[figure]]\nid = "F2"')].replace("F1", "F3")
+    (place / "card.toml").write_text(alone + "\n" + far.replace('setting = "here"', 'setting = "there"'))
+    reproduce(capfd, "card.toml", "F1", "--scale", "small")
+    gallery(capfd, "card.toml", "--out", "mine.md")
+    text = (place / "mine.md").read_text()
+    assert re.search(
+        r"\*\*T1\*\*, Methods: not run; a part cannot be, as hhar is not there: `fedsense data fetch", text
+    )
+    assert "**F3**, Over rounds: hhar is not there: `fedsense data fetch hhar`" in text

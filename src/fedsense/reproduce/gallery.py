@@ -227,10 +227,11 @@ def _over_all(studies: Sequence[tuple[str, list[Result]]], pictures: Path) -> It
 def _why_not(card: Card, item: Item) -> str:
     if item.why:
         return f"{item.why}."
-    lacking = make_plan(card, item, Ways(nearest=True)).lacking
-    if lacking:
-        return "; ".join(f"{name} is not there: {how_to_get(name)}" for name in lacking) + "."
-    return "not run."
+    plan = make_plan(card, item, Ways(nearest=True))
+    lacks = "; ".join(f"{name} is not there: {how_to_get(name)}" for name in plan.lacking)
+    if plan.ready:
+        return "not run." if not lacks else f"not run; a part cannot be, as {lacks}."
+    return f"{lacks}."
 
 
 def _picture(title: str, data: bytes, path: Path) -> str:
