@@ -372,6 +372,16 @@ def test_commands_without_the_machine_they_ran_on(typed, plain):
     assert plain_command(typed) == plain
 
 
+def test_later_seeds_do_not_take_the_place_of_the_first(place, capfd):
+    run = ["run", "made-up.toml", "--set", "rounds=1"]
+    for seeds in ("[0, 1]", "[2, 3]"):
+        assert cli([*run, "--set", f"seeds={seeds}", "--out", seeds]) == 0
+        gallery(capfd, "Mine", seeds, "--out", "mine.md")
+    text = (place / "mine.md").read_text()
+    assert "### made-up: " in text
+    assert "### made-up (seeds 2, 3): " in text
+
+
 def test_a_page_says_why_something_is_not_on_it(place, capfd):
     alone = CARD.replace("nearest = ['data={name=\"synthetic-imu\", clients=2, samples=24}']\n", "")
     far = alone[alone.index("[[figure]]") : alone.index('[[figure]]\nid = "F2"')].replace("F1", "F3")

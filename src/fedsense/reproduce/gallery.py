@@ -177,14 +177,19 @@ def _studies(experiments: Sequence[Path]) -> list[tuple[str, list[Result]]]:
             "what": recipe["description"],
         }
         groups.setdefault(key, []).append(Result.read(folder))
-    return [(_name(settings[key], settings.values()), results) for key, results in groups.items()]
+    return [(_name(settings[key], settings.values(), results), results) for key, results in groups.items()]
 
 
-def _name(mine: Mapping[str, Any], every: Iterable[Mapping[str, Any]]) -> str:
-    """The recipe's name, and the fields in which it differs from others of that name."""
+def _name(mine: Mapping[str, Any], every: Iterable[Mapping[str, Any]], results: Sequence[Result]) -> str:
+    """The recipe's name, and the fields in which it differs from others of that name.
+
+    Seeds are named unless they are the first so many: those before them may be on the page already.
+    """
     others = [each for each in every if each["name"] == mine["name"]]
     differing = [key for key in mine if any(each.get(key) != mine[key] for each in others)]
-    apart = ", ".join(f"{key} = {mine[key]}" for key in differing)
+    seeds = sorted({result.seed for result in results})
+    later = [f"seeds {', '.join(map(str, seeds))}"] if seeds[-1] > len(seeds) else []  # from 0, or from 1
+    apart = ", ".join([*(f"{key} = {mine[key]}" for key in differing), *later])
     return f"{mine['name']}{f' ({apart})' if apart else ''}: {mine['what']}"
 
 
