@@ -209,7 +209,7 @@ def _fingerprint(result: Result) -> str:
 
 
 def _same_clients(results: Sequence[Result]) -> bool:
-    """Whether a client's name is the same person in all seeds, though it may not take part in each, or drawn anew."""
+    """Whether a client's name is the same person in all seeds, and not one drawn anew; it need not be in each."""
     drawn = any(r.synthetic or '"partition"' in r.data for r in results)
     return not drawn or len({_fingerprint(r) for r in results}) == 1
 
