@@ -267,7 +267,7 @@ def test_a_method_that_fails_does_not_take_the_others_with_it(recipe, capfd, mon
     assert last.get(("fedavg", 0), 0) < 4
 
 
-def wait_for(process, path, seconds=60):
+def wait_for(process, path, seconds=150):
     """Until the file is there, or the process has ended."""
     end = time.monotonic() + seconds
     while not list(path.parent.glob(path.name)) and process.poll() is None:
