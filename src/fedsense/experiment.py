@@ -17,17 +17,20 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from fedsense.engine.checkpoint import is_packed
 from fedsense.engine.executors import Executor
 from fedsense.engine.folder import FREE_SETTINGS, RUN_FILE, alone, read_json, refuse_fewer_rounds, write_json
 from fedsense.engine.rounds import HELD_OUT, NEW_CLIENT, Engine, Listener, Settings
 from fedsense.engine.site import forget_peak
 from fedsense.errors import RunFailed, UserError
 from fedsense.federation import Federation
+from fedsense.packing import opened
 from fedsense.recipe import Recipe, make_recipe
 from fedsense.result import Result, report_json
 
 RECIPE_FILE, SUMMARY_FILE = "recipe.json", "summary.json"
 FREE = (*FREE_SETTINGS, "description", "paper", "track")  # may differ when an experiment goes on
+GROWING = ("seeds", "method")  # may become more
 
 
 class Place(Protocol):
@@ -152,6 +155,8 @@ def reopen(folder: Path, federation: Federation | None = None) -> Engine:
         raise UserError(f"{folder} was not run from a recipe; call fedsense.run(…, out=…) again for its models")
     if about.get("fleet"):
         raise UserError(f"{folder} was run on a fleet: personal models are on the nodes, and only there")
+    if is_packed(folder):
+        raise UserError(f"{folder} was packed without its models; they are where it was run")
     recipe = make_recipe(about["recipe"])
     seed = about["seed"]
     engine = Engine(
@@ -166,7 +171,8 @@ def reopen(folder: Path, federation: Federation | None = None) -> Engine:
 
 
 def find_runs(folder: Path) -> list[Path]:
-    """The run folders at or right below ``folder``."""
+    """The run folders at or right below ``folder``, which may be a file that `fedsense pack` wrote."""
+    folder = opened(folder)
     if (folder / RUN_FILE).is_file():
         return [folder]
     found = [path.parent for path in sorted(folder.glob(f"*/{RUN_FILE}"))]
@@ -180,7 +186,8 @@ def find_runs(folder: Path) -> list[Path]:
 
 
 def find_experiments(folder: Path) -> list[Path]:
-    """The run folders at, right below, or in the experiments right below ``folder``."""
+    """The run folders at, right below, or in the experiments right below ``folder``, or a packed file."""
+    folder = opened(folder)
     if (folder / RUN_FILE).is_file() or any(folder.glob(f"*/{RUN_FILE}")):
         return find_runs(folder)
     inside = sorted({path.parent.parent for path in folder.glob(f"*/*/{RUN_FILE}")})
@@ -190,9 +197,12 @@ def find_experiments(folder: Path) -> list[Path]:
 def _refuse_changes(before: Mapping[str, Any], after: Mapping[str, Any], folder: Path) -> None:
     before = {"finish": False, **before}  # of experiments begun before there was any finishing
     for key in sorted({*before, *after}):
-        if key not in FREE and before.get(key) != after.get(key):
+        then, now = before.get(key), after.get(key)
+        if key in GROWING and then and now and all(one in now for one in then):
+            continue
+        if key not in FREE and then != now:
             raise UserError(
-                f"'{key}' differs from what {folder} began with ({before.get(key)!r} then, {after.get(key)!r} now); "
+                f"'{key}' differs from what {folder} began with ({then!r} then, {now!r} now); "
                 "resume with the same recipe, or start anew in another folder (--out)"
             )
     refuse_fewer_rounds(folder, before, after)

@@ -17,6 +17,7 @@ from fedsense.cli.data import app as data_app
 from fedsense.cli.export import export
 from fedsense.cli.fleet import app as fleet_app
 from fedsense.cli.gallery import gallery
+from fedsense.cli.pack import pack
 from fedsense.cli.report import report, watch
 from fedsense.cli.reproduce import reproduce
 
@@ -41,6 +42,7 @@ app.command()(watch)
 app.command()(reproduce)
 app.command()(gallery)
 app.command()(export)
+app.command()(pack)
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, and nothing else.")]
 Set = Annotated[

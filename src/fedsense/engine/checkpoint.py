@@ -7,6 +7,9 @@
 
 A manifest names, for every client, the file its state is in; older files stay as long as a manifest needs them. The
 last two manifests are kept, so that a damaged one has a good one before it.
+
+A run that was packed (:mod:`fedsense.packing`) has none of these, but ``packed.json`` beside its records: the round,
+and the records' digests. What it measured counts; it has no models.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from fedsense.errors import CheckpointError
 
 FORMAT = 1
 KEPT = 2
+PACKED_FILE = "packed.json"
 PIECE = 1 << 27  # bytes of clients' states after which another file begins
 BLOCK = 1 << 20  # bytes digested at once
 
@@ -39,6 +43,7 @@ class Checkpoint:
     files: dict[str, str] = field(default_factory=dict)  # client -> file its state is in
     digests: dict[str, dict[str, Any]] = field(default_factory=dict)  # file -> its size and digest
     scores: dict[str, Any] = field(default_factory=dict)  # client -> scores of a model that has not changed since
+    packed: bool = False  # there are no models
 
 
 def save(folder: Path, checkpoint: Checkpoint, changed: Iterable[str]) -> None:
@@ -89,7 +94,7 @@ def load(folder: Path, previous: bool = False) -> Checkpoint | None:
     """The newest checkpoint, or None where there is none. Damage is refused; with ``previous`` the newest sound one."""
     manifests = _manifests(folder)
     if not manifests:
-        return None
+        return _packed(folder.parent)
     newest = manifests[-1]
     try:
         return _read(newest)
@@ -104,6 +109,36 @@ def load(folder: Path, previous: bool = False) -> Checkpoint | None:
         )
         where = f"{folder.parent.name}, checkpoint of round {_round_of(newest)}"
         raise CheckpointError(f"{where} refused: {error}; {offer}") from error
+
+
+def standing(run: Path) -> dict[str, Any] | None:
+    """The round a run's newest checkpoint is of, and the records that belong to it; nothing is verified."""
+    manifests = _manifests(run / "checkpoints")
+    path = manifests[-1] if manifests else run / PACKED_FILE
+    try:
+        found = json.loads(path.read_bytes())
+        return {"round": found["round"], "records": found["records"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def is_packed(run: Path) -> bool:
+    """Whether a run's models were left behind."""
+    return (run / PACKED_FILE).is_file() and not _manifests(run / "checkpoints")
+
+
+def _packed(run: Path) -> Checkpoint | None:
+    if not is_packed(run):
+        return None
+    found = standing(run)
+    if found is None:
+        raise CheckpointError(f"{run / PACKED_FILE} cannot be read; unpack the run again")
+    try:
+        for name, entry in found["records"].items():
+            _verify(run / f"{name}.jsonl", entry)
+    except CheckpointError as error:
+        raise CheckpointError(f"{run.name}, packed after round {found['round']}, refused: {error}") from error
+    return Checkpoint(found["round"], {}, {}, found["records"], packed=True)
 
 
 def discard_after(folder: Path, round: int) -> None:

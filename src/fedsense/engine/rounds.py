@@ -479,6 +479,11 @@ class Engine:
         self._accepted, self._lines_read = {}, 0
         if found is None:
             return
+        if found.packed and found.round < self.settings.rounds:
+            raise UserError(
+                f"{self.folder} was packed without its models after round {found.round}, and cannot go further; "
+                "start anew in another folder (--out)"
+            )
         last = self.record.ledger[-1]["round"] if self.record.ledger else 0
         if write and found.round < last and found.round < self.settings.rounds:
             raise UserError(

@@ -11,6 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedsense.engine.checkpoint import is_packed
 from fedsense.engine.folder import RUN_FILE, read_json, write_atomically, write_json
 from fedsense.engine.record import totals, without_nan
 from fedsense.evaluation.metrics import LOWER_IS_BETTER
@@ -232,6 +233,8 @@ def _time(cell: Cell, result: Result, other: Result | None) -> float | None:
 
 
 def _holds(cell: Cell, result: Result, other: Result | None) -> float | None:
+    if any(r is not None and r.folder is not None and is_packed(r.folder) for r in (result, other)):
+        return None  # there are no models to look at
     return _relative(cell, result, other, lambda r: 0.0 if r.folder is None else _megabytes(r.folder, r.done))
 
 
