@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
 import torch
@@ -24,6 +25,8 @@ from fedsense.models.spec import ModelSpec
 from fedsense.work import stream
 
 torch.set_num_threads(1)
+hypothesis.settings.register_profile("busy machines", deadline=None)
+hypothesis.settings.load_profile("busy machines")
 
 
 def real(name: str) -> Path:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedsense.engine.record import totals, without_nan
+from fedsense.engine.record import read_lines, totals, without_nan
 from fedsense.errors import UserError, nearest
 from fedsense.evaluation.comparing import Overall, Pair, Score, Trial, pairs, scores
 from fedsense.evaluation.metrics import LOWER_IS_BETTER
@@ -81,10 +81,10 @@ class Comparison:
         return "".join(f"<h4>{title}</h4>{grid._repr_html_()}" for title, grid in tables(self))
 
 
-def read(folders: Sequence[Path]) -> list[Result]:
-    """The runs of experiments, single ones, or all that lie in a folder of experiments."""
+def read(folders: Sequence[Path], lines: Callable[[Path], list[dict[str, Any]]] = read_lines) -> list[Result]:
+    """The runs of experiments, single ones, or all that lie in a folder of experiments; each once."""
     found = {run.resolve(): run for folder in folders for run in find_experiments(folder)}
-    return [Result.read(run) for run in found.values()]
+    return [Result.read(run, lines) for run in found.values()]
 
 
 def compare_results(
@@ -110,15 +110,20 @@ def compare_results(
     notes += _notes(results, rows)
     same = {dataset: _same_clients(of) for dataset, of in _by_dataset(results).items()}
     alone = {r.method for r in results if r.algorithm == "local"}
-    trials = sorted(_trials(results, rows, view, metric, weighted), key=lambda trial: trial.method not in alone)
+    done = [result for result in results if result.finished]
+    trials = sorted(_trials(done, rows, view, metric, weighted), key=lambda trial: trial.method not in alone)
     means = scores(trials)
     found, overall = pairs(trials, same, against, lower)
     of_dataset: dict[str, dict[str, float]] = {}
     for score in means:
         of_dataset.setdefault(score.dataset, {})[score.method] = score.mean
     targets = _targets(target, against, of_dataset, lower)
+    if target is not None:
+        notes += [f"{d}: {against} was not run there, so there is no target" for d in of_dataset if d not in targets]
     central = {r.method for r in results if r.algorithm == "centralized"}  # recordings travel, and are not counted
-    costs = [_cost(results, score) for score in means if score.method not in central]
+    seen = {(trial.dataset, trial.method, trial.seed) for trial in trials}
+    paid = [result for result in done if (result.dataset, result.method, result.seed) in seen]
+    costs = [_cost(paid, score) for score in means if score.method not in central]
     return Comparison(
         results,
         view,
@@ -130,9 +135,9 @@ def compare_results(
         found,
         overall,
         rank(of_dataset, lower),
-        reach(_courses(results, view, metric), targets, against, lower) if targets else [],
+        reach(_courses(done, view, metric), targets, against, lower) if targets else [],
         frontier(costs, lower),
-        _worth(results, rows, metric, weighted, same),
+        _worth(done, rows, metric, weighted, same),
         notes,
         same,
     )
@@ -153,8 +158,12 @@ def _choose(
     metrics = list(dict.fromkeys(row.metric for of in rows.values() for row in of if row.view == view))
     if metric is not None and metric not in metrics:
         raise UserError(f"no run was scored by '{metric}' in view '{view}'; {nearest(metric, metrics)}")
-    metric = metric or metrics[0]
-    without = [r.method for r in results if not any((row.view, row.metric) == (view, metric) for row in rows[id(r)])]
+    if metric is None:
+        have = [{row.metric for row in of if row.view == view} for of in rows.values()]
+        metric = next((m for m in metrics if all(m in of for of in have if of)), metrics[0])
+    has = {id(r): any((row.view, row.metric) == (view, metric) and row.clients for row in rows[id(r)]) for r in results}
+    some = {r.method for r in results if has[id(r)]}
+    without = [f"{r.method} seed {r.seed}" if r.method in some else r.method for r in results if not has[id(r)]]
     missing = ", ".join(dict.fromkeys(without))
     return view, metric, [f"without a {view} {metric}: {missing}"] if missing else []
 
@@ -170,7 +179,10 @@ def _notes(results: Sequence[Result], rows: Mapping[int, list[Row]]) -> list[str
     notes = []
     if "best-on-test" in kinds:
         notes.append("rounds were chosen on test data, as asked: scores are too high, and nothing here is a fair test")
-    for dataset, of in _by_dataset(results).items():
+    unfinished = [f"{r.method} seed {r.seed} ({r.done} of {r.rounds} rounds)" for r in results if not r.finished]
+    if unfinished:
+        notes.append(f"unfinished, and left out of all but the scores: {', '.join(unfinished)}")
+    for dataset, of in _by_dataset([result for result in results if result.finished]).items():
         ends = sorted({r.done for r in of})
         if len(ends) > 1:
             notes.append(f"{dataset}: runs end after different numbers of rounds ({', '.join(map(str, ends))})")
@@ -221,7 +233,7 @@ def _trials(
     for result in results:
         for row in rows[id(result)]:
             if (row.view, row.metric) == (view, metric) and row.clients:
-                sizes = {**result.new_sizes, **result.held_out_sizes, **result.test_sizes} if weighted else {}
+                sizes = result.sizes(view) if weighted else {}
                 weights = {c: float(sizes.get(c, 1)) for c in row.clients}
                 found.append(Trial(result.dataset, result.method, result.seed, row.clients, weights))
     return found
@@ -240,6 +252,10 @@ def _targets(
         raise UserError(f"--target {target}: give a score, as in 0.8, or a share of the reference's, as in 95%") from (
             error
         )
+    if not math.isfinite(number) or number < 0:
+        raise UserError(f"--target {target}: give a score, as in 0.8, or a share of the reference's, as in 95%")
+    if not share and not lower and number > 1:
+        raise UserError(f"--target {target}: scores are between 0 and 1; say {number / 100:g} for {number:g} %")
     if not share:
         return dict.fromkeys(means, number)
     if against is None:

@@ -6,8 +6,8 @@ import html
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from fedsense.engine.folder import RUN_FILE
 from fedsense.engine.record import read_lines, totals, without_nan
 from fedsense.engine.rounds import NEW_CLIENT, Engine
 from fedsense.errors import UserError
+from fedsense.evaluation.comparing import POOLED
 from fedsense.evaluation.metrics import LOWER_IS_BETTER
 from fedsense.evaluation.summary import Row, summarise
 from fedsense.personal import PersonalModel, described
@@ -79,6 +80,7 @@ class Result:
     dataset: str = ""
     data: str = field(default="", repr=False)  # the recipe's data tables; runs with the same are of one dataset
     fingerprint: str = field(default="", repr=False)  # of the data themselves, where it was taken
+    setup: dict[str, Any] = field(default_factory=dict, repr=False)  # hyper-parameters and network
 
     @staticmethod
     def of(engine: Engine, label: str, summary: str = "final") -> Result:
@@ -101,6 +103,7 @@ class Result:
             dataset=engine.federation.name,
             data=_data_of(engine.about),
             fingerprint=engine.federation.fingerprint if engine.folder else "",
+            setup=_setup_of(asdict(engine.method), engine.model.about(), engine.settings.participation),
         )
 
     @staticmethod
@@ -125,9 +128,22 @@ class Result:
                 dataset=about.get("federation", ""),
                 data=_data_of(about),
                 fingerprint=about.get("fingerprint", ""),
-            )
-        except (OSError, ValueError, KeyError, TypeError) as error:
+                setup=_setup_of(
+                    about.get("parameters", {}), about.get("model"), about["settings"].get("participation")
+                ),
+            )._checked()
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{folder} is not a whole run folder ({type(error).__name__}: {error})") from error
+
+    def _checked(self) -> Result:
+        """Fails, as whoever reads them would later, if the records are not what a run writes."""
+        for line in self.history:
+            int(line["round"]), [splits["test"].values() for splits in line["scores"].values()]
+        for line in self.ledger:
+            int(line["round"]), line["clients"].values()
+        for line in self.observations:
+            line.items()
+        return self
 
     @property
     def done(self) -> int:
@@ -135,9 +151,21 @@ class Result:
         return min(self.ledger[-1]["round"], self.rounds) if self.ledger else 0  # the last line may be of finishing
 
     def rows(self, selection: str | None = None) -> list[Row]:
-        sizes = {"everyone": 1} | self.test_sizes | self.held_out_sizes  # all people held out, pooled, are one row
-        of_view = {NEW_CLIENT: self.new_sizes}
-        return summarise(self.method, self.seed, self.history, sizes, selection or self.summary, of_view)
+        of_view = {NEW_CLIENT: self.sizes(NEW_CLIENT)}
+        return summarise(self.method, self.seed, self.history, self.sizes(), selection or self.summary, of_view)
+
+    def sizes(self, view: str = "") -> dict[str, int]:
+        """How many samples each client is scored on; all people held out, pooled, are one."""
+        return self.new_sizes if view == NEW_CLIENT else {POOLED: 1} | self.test_sizes | self.held_out_sizes
+
+    @property
+    def finished(self) -> bool:
+        return self.done >= self.rounds
+
+    @property
+    def own_name(self) -> str:
+        """The method without the dataset it was told apart by."""
+        return self.method.removesuffix(f" · {self.dataset}")
 
     @property
     def cost(self) -> dict[str, Any]:
@@ -173,14 +201,27 @@ def _data_of(about: Mapping[str, Any]) -> str:
     return json.dumps([plain, recipe.get("classes")], sort_keys=True, default=str)
 
 
+def _setup_of(parameters: Mapping[str, Any], model: Any, participation: Any) -> dict[str, Any]:
+    whole = {**parameters, " model": model, " participation": participation}
+    found: dict[str, Any] = json.loads(json.dumps(whole, default=str))
+    return found
+
+
+def _same_setup(one: Result, other: Result) -> bool:
+    """A hyper-parameter only one of them has came with a later version."""
+    return all(one.setup[key] == other.setup[key] for key in one.setup.keys() & other.setup.keys())
+
+
 def tell_apart(results: Sequence[Result]) -> list[Result]:
     """Runs of the same method, seed and data in several experiments are named after their folders, too.
 
-    So are datasets of one name whose recipes say different things of them. Runs that are still alike are numbered.
+    So are methods of one name with other hyper-parameters, and datasets of one name whose recipes say different things
+    of them. Runs that are still alike are numbered.
     """
-    kinds: dict[str, dict[str, str]] = {}  # dataset → data → a folder
+    names = experiment_names(results)
+    kinds: dict[str, dict[str, str]] = {}  # dataset → data → the experiment it is first in
     for result in results:
-        kinds.setdefault(result.dataset, {}).setdefault(result.data, _experiment(result))
+        kinds.setdefault(result.dataset, {}).setdefault(result.data, names[_place(result)])
     apart = [
         replace(result, dataset=f"{result.dataset} ({of[result.data]})") if len(of) > 1 else replace(result)
         for result in results
@@ -188,18 +229,38 @@ def tell_apart(results: Sequence[Result]) -> list[Result]:
     ]
     seen = Counter((result.dataset, result.method, result.seed) for result in apart)
     twice = {dataset for (dataset, _, _), count in seen.items() if count > 1}
+    firsts: dict[tuple[str, str], Result] = {}
+    for result in apart:
+        if not _same_setup(result, firsts.setdefault((result.dataset, result.method), result)):
+            twice.add(result.dataset)
     count = Counter[tuple[str, str, int]]()
     for result in apart:
         if result.dataset in twice and result.folder is not None:
-            result.method = f"{_experiment(result)}/{result.method}"
+            result.method = f"{names[_place(result)]}/{result.method}"
         count[key := (result.dataset, result.method, result.seed)] += 1
         if count[key] > 1:
             result.method = f"{result.method} ({count[key]})"
     return apart
 
 
-def _experiment(result: Result) -> str:
-    return result.folder.resolve().parent.name if result.folder else "here"
+def experiment_names(results: Iterable[Result]) -> dict[Path, str]:
+    """Folders of experiments by name, with as much of the path as tells them apart."""
+    places = list(dict.fromkeys(map(_place, results)))
+    many = 1
+    while len({path.parts[-many:] for path in places}) < len(places):
+        many += 1
+    return {path: "/".join(path.parts[-many:]) for path in places}
+
+
+def _place(result: Result) -> Path:
+    return result.folder.resolve().parent if result.folder else Path("here")
+
+
+def by_dataset(results: Sequence[Result]) -> list[Result]:
+    """Where there are several datasets, methods with the dataset in their names: nothing of two is averaged then."""
+    if len({result.dataset for result in results}) < 2:
+        return list(results)
+    return [replace(result, method=f"{result.own_name} · {result.dataset}") for result in results]
 
 
 def comparison(results: Sequence[Result], selection: str | None = None, weighted: bool = False) -> Grid:
@@ -210,7 +271,7 @@ def comparison(results: Sequence[Result], selection: str | None = None, weighted
     several = len({result.dataset for result in results}) > 1
     body = []
     for dataset, method in dict.fromkeys((result.dataset, result.method) for result in results):
-        cells = [dataset, method] if several else [method]
+        cells = [dataset, method.removesuffix(f" · {dataset}")] if several else [method]
         mine = [row for r in results if (r.dataset, r.method) == (dataset, method) for row in of[id(r)]]
         for view, metric in columns:
             cells.append(_cell([r for r in mine if (r.view, r.metric) == (view, metric)], metric, weighted))
@@ -226,9 +287,10 @@ def costs(results: Sequence[Result]) -> Grid:
     several = len({result.dataset for result in results}) > 1
     body = []
     for dataset, method in dict.fromkeys((result.dataset, result.method) for result in results):
-        each = [r.cost for r in results if (r.dataset, r.method) == (dataset, method)]
+        runs = [r for r in results if (r.dataset, r.method) == (dataset, method)]
+        each = [r.cost for r in [r for r in runs if r.finished] or runs]
         means = [f"{np.mean([c[key] for c in each]) / unit:.1f}" for key, unit in units.values()]
-        body.append([*([dataset] if several else []), method, *means])
+        body.append([*([dataset] if several else []), method.removesuffix(f" · {dataset}"), *means])
     header = [*(["dataset"] if several else []), "method", *units]
     return Grid(header, body, "a whole run: bytes as serialised, local training, memory of the largest process")
 
@@ -261,11 +323,14 @@ def _cell(rows: Sequence[Row], metric: str, weighted: bool) -> str:
 def _caption(results: Sequence[Result], rows: Sequence[Row], weighted: bool) -> str:
     which = sorted({f"{row.selection} (round {row.round})" for row in rows})
     seeds = sorted({result.seed for result in results})
+    each = Counter(method for method, _ in {(row.method, row.seed) for row in rows if row.clients}).values()
+    few, many = min(each, default=0), max(each, default=0)
+    averaged = f"{few} to {many} seeds, averaged" if few < many else f"{len(seeds)} seeds, averaged"
     parts = [
         "mean weighted by clients' test samples" if weighted else "mean ± standard deviation over clients",
-        "in %" if not any(row.metric in LOWER_IS_BETTER for row in rows) else "in %, errors in counts",
+        "in %" if not any(row.metric in LOWER_IS_BETTER for row in rows) else "in %, errors in their own units",
         "; ".join(which[:3]) + (" …" if len(which) > 3 else ""),
-        f"{len(seeds)} seeds, averaged" if len(seeds) > 1 else f"seed {seeds[0]}" if seeds else "",
+        averaged if len(seeds) > 1 else f"seed {seeds[0]}" if seeds else "",
     ]
     if any(result.synthetic for result in results):
         parts.append("SYNTHETIC data")

@@ -27,7 +27,7 @@ def write_run(folder, method, seed, values, **about):
         "label": label,
         "seed": seed,
         "settings": {"rounds": 2},
-        "clients": {c: {"test": 10 * (i + 1)} for i, c in enumerate(values)},
+        "clients": {c: {"train": 5, "test": 10 * (i + 1)} for i, c in enumerate(values)},
         "synthetic": False,
         "federation": name,
         "fingerprint": f"{name} {seed}",

@@ -95,7 +95,7 @@ ACTIONS = st.tuples(st.sampled_from(["put", "get", "del"]), st.sampled_from("abc
 
 
 @given(actions=st.lists(ACTIONS, max_size=30), megabytes=st.sampled_from([0, 2e-5, 1]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_it_is_a_dict(actions, megabytes):
     shelf, plain = Store(megabytes).shelf("state"), {}
     for what, client, number in actions:

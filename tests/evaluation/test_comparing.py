@@ -13,12 +13,12 @@ from fedsense.evaluation.worth import worth
 SAME = {"data": True}
 
 
-def trials(values, dataset="data", names="abcdefgh"):
+def trials(values, dataset="data", names="abcdefgh", client="c{:02}"):
     """From values [method, seed, client]; who has none did not take part."""
     found = []
     for method, of in zip(names, values, strict=False):
         for seed, row in enumerate(of):
-            clients = {f"c{i:02}": float(value) for i, value in enumerate(row) if not np.isnan(value)}
+            clients = {client.format(i): float(value) for i, value in enumerate(row) if not np.isnan(value)}
             found.append(Trial(dataset, method, seed, clients, dict.fromkeys(clients, 1.0)))
     return found
 
@@ -133,8 +133,8 @@ def test_harm_is_judged_over_the_seeds_a_client_took_part_in():
     assert known == {"c00": None, "c01": True, "c02": True, "c03": True}
 
 
-def of_two(values, **options):
-    (pair,) = pairs(trials(values), SAME, **options)[0]
+def of_two(values, client="c{:02}", **options):
+    (pair,) = pairs(trials(values, client=client), SAME, **options)[0]
     return pair
 
 
@@ -196,8 +196,9 @@ def test_few_clients():
 
 def test_one_pooled_score_is_judged_by_seeds():
     values = 0.5 + np.array([[0.0] * 5, [0.1, 0.11, 0.09, 0.1, 0.12]])[..., None]
-    assert of_two(values).winner == "b"
-    alone = of_two(values[:, :1])
+    assert of_two(values, client="everyone").winner == "b"
+    assert of_two(values).verdict == "too few clients"  # somebody's score is not everybody's
+    alone = of_two(values[:, :1], client="everyone")
     assert np.isnan([alone.low, alone.p_clients, alone.p]).all()
 
 

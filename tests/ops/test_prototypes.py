@@ -180,7 +180,7 @@ def test_fedapa_contrast_has_finite_gradients_where_a_class_is_unknown():
     assert grad[1:].abs().max() == 0
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.lists(st.integers(0, 5), min_size=3, max_size=3), min_size=1, max_size=5), st.booleans())
 def test_merged_prototypes_lie_within_what_was_merged(counts, uniform):
     rng = np.random.default_rng(len(counts))

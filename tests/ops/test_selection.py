@@ -34,7 +34,7 @@ def test_among_copies_only_anyone_will_do():
     assert draw_diverse(np.ones((3, 3)), np.zeros(3), np.ones(3), 3, stream("all")) == [0, 1, 2]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(1, 8), st.data())
 def test_always_so_many_different_clients(many, data):
     count = data.draw(st.integers(1, many))

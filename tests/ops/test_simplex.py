@@ -99,7 +99,7 @@ def test_where_exchanging_many_at_once_goes_in_circles():
     np.testing.assert_allclose(least(form), by_nnls(form), atol=1e-6)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.integers(0, 10**6),
     st.integers(1, 12),

@@ -9,7 +9,7 @@ from conftest import real
 from fedsense.cli import _run as cli
 from fedsense.engine.rounds import HELD_OUT, VIEWS
 from fedsense.reproduce.cards import Cell, load_card, papers
-from fedsense.reproduce.gallery import plain_command
+from fedsense.reproduce.gallery import MARK, plain_command
 from fedsense.reproduce.outcome import measured
 from fedsense.reproduce.own import MODULES
 from fedsense.reproduce.plan import Ways, computed, make_plan
@@ -352,7 +352,7 @@ def test_a_gallery_of_runs_alone_and_of_nothing(place, capfd):
         (folder / "sessions.jsonl").unlink()  # as runs from before there were any
     gallery(capfd, "All methods", "runs/made-up", "--out", "all.md")
     text = (place / "all.md").read_text()
-    assert text.startswith("# All methods\n")
+    assert text.startswith(f"{MARK}\n\n# All methods\n")
     assert "*command not written down; commit not written down; machine not written down; 2 runs.*" in text
 
 

@@ -83,9 +83,6 @@ def compare(
         else:
             write_atomically(out, (text.rstrip("\n") + "\n").encode())
             print(f"written to {out}", file=sys.stderr)
-    for result in found.results:
-        if result.done < result.rounds:
-            print(f"{result.folder} is unfinished: {result.done} of {result.rounds} rounds", file=sys.stderr)
 
 
 def _text(found: Comparison, kind: Format, folder: Path | None) -> str:

@@ -19,20 +19,22 @@ def report(
     json_: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
 ) -> None:
     """One page of runs, in a file of its own: words, tables, figures."""
+    from fedsense.comparing import read
     from fedsense.engine.folder import read_json, write_atomically
     from fedsense.errors import UserError
-    from fedsense.experiment import RECIPE_FILE, find_runs
+    from fedsense.experiment import RECIPE_FILE
     from fedsense.report.deep import deepen
     from fedsense.report.gather import document, light_lines
     from fedsense.report.page import page
-    from fedsense.result import Result, tell_apart
+    from fedsense.result import by_dataset, experiment_names, tell_apart
 
-    file = out or (folders[0] if len(folders) == 1 else Path()) / "report.html"
+    file = out or (folders[0] if len(folders) == 1 and folders[0].is_dir() else Path()) / "report.html"
     if file.is_dir():
         raise UserError(f"{file} is a folder; --out names the file to write, such as {file / 'report.html'}")
-    results = tell_apart([Result.read(run, light_lines) for folder in folders for run in find_runs(folder)])
+    results = by_dataset(tell_apart(read(folders, light_lines)))
     name = ", ".join(dict.fromkeys(folder.resolve().name for folder in folders))
-    recipes = {folder.name: read_json(path) for folder in folders if (path := folder / RECIPE_FILE).is_file()}
+    named = experiment_names(results)
+    recipes = {called: read_json(path) for place, called in named.items() if (path := place / RECIPE_FILE).is_file()}
     found = document(name, results, next(iter(recipes.values())) if len(recipes) == 1 else recipes or None)
     deepen(found, results, lambda text: print(text, file=sys.stderr))
     file.parent.mkdir(parents=True, exist_ok=True)

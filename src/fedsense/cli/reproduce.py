@@ -127,6 +127,8 @@ def _lacking(paper: str, plan: Plan, ways: Ways) -> list[dict[str, str]]:
     from fedsense.reproduce.plan import how_to_get
 
     small = ["--scale", ways.scale] if ways.scale != "paper" else []
+    small += ["--seeds", str(ways.seeds)] if ways.seeds else []
+    small += [word for text in ways.set for word in ("--set", text)]
     command = shlex.join(["fedsense", "reproduce", paper, plan.item.id, *small, "--nearest"])
     found = []
     for name in plan.lacking:

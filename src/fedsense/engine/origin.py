@@ -24,6 +24,7 @@ import torch
 
 from fedsense import __version__
 from fedsense.engine.record import read_lines
+from fedsense.errors import UserError
 
 SESSIONS_FILE = "sessions.jsonl"
 
@@ -79,11 +80,14 @@ def sessions(folder: Path) -> list[dict[str, Any]]:
     """A run's sessions, each with ``seconds`` and ``to`` if it was not killed; none if the run is older than this."""
     path = folder / SESSIONS_FILE
     found: list[dict[str, Any]] = []
-    for line in read_lines(path) if path.is_file() else ():
-        if "from" in line:
-            found.append(line)
-        elif found:
-            found[-1] |= {"seconds": line["seconds"], "to": line["to"]}
+    try:
+        for line in read_lines(path) if path.is_file() else ():
+            if "from" in line:
+                found.append({**line, "command": line["command"], "commit": line["commit"]})
+            elif found:
+                found[-1] |= {"seconds": float(line["seconds"]), "to": line["to"]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is damaged ({error}); without it, nothing is said of where the run is from") from error
     return found
 
 

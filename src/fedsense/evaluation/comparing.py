@@ -24,6 +24,7 @@ from fedsense.evaluation.statistics import (
 )
 
 Verdict = Literal["win", "not shown", "too few seeds", "too few clients", "not comparable"]
+POOLED = "everyone"  # whose score that of all people held out together is
 FEWEST_CLIENTS = 6  # of five, all on one side, the signed-rank test says p = 0.0625
 
 
@@ -76,6 +77,12 @@ class Pair:
     winner: str | None
     seeds_needed: int | None
     says: str
+    pooled: bool = False  # one score for all people together, which is no client's: seeds alone judge it
+
+    @property
+    def blocked_by_clients(self) -> bool:
+        """What is lacking is not seeds: too few clients agree."""
+        return not self.pooled and (self.p_clients > self.p_seeds_and_clients or self.gain * self.effect <= 0)
 
 
 @dataclass(frozen=True)
@@ -144,23 +151,26 @@ def pairs(
     """
     found: list[Pair] = []
     draws: dict[tuple[str, str], list[np.ndarray[Any, Any]]] = {}
+    gains: dict[tuple[str, str], list[float]] = {}
     tested: list[tuple[Pair, Differences]] = []
     for first, second in _couples(list(dict.fromkeys(t.method for t in trials)), against):
         for dataset in dict.fromkeys(t.dataset for t in trials):
             of = [[t for t in trials if (t.dataset, t.method) == (dataset, m)] for m in (first, second)]
             if not all(of):
                 continue
-            d, seeds, _ = differences(of[0], of[1], same[dataset], lower_is_better)
+            pooled = all(trial.scores.keys() == {POOLED} for runs in of for trial in runs)
+            d, seeds, _ = differences(of[0], of[1], same[dataset] or pooled, lower_is_better)
             if d is None:
                 found.append(_not_comparable(dataset, first, second, seeds))
                 continue
             over_seeds = len(seeds) >= ENOUGH_SEEDS
             draw = bootstrap(d, over_seeds, seed=17 * len(draws.setdefault((first, second), [])))
             draws[first, second].append(draw)
-            tested.append((_measured(dataset, first, second, d, draw, over_seeds), d))
+            gains.setdefault((first, second), []).append(d.mean)
+            tested.append((replace(_measured(dataset, first, second, d, draw, over_seeds), pooled=pooled), d))
     found += _judged(tested)
     overall = [
-        Overall(*names, len(of), float(np.mean([draw.mean() for draw in of])), *interval(np.mean(of, axis=0)))
+        Overall(*names, len(of), float(np.mean(gains[names])), *interval(np.mean(of, axis=0)))
         for names, of in draws.items()
         if len(of) > 1
     ]
@@ -248,16 +258,16 @@ def _verdict(pair: Pair, together: int) -> tuple[Verdict, str]:
         least = pair.seeds_needed or ENOUGH_SEEDS
         about = "at least" if least == ENOUGH_SEEDS else "about"
         return "too few seeds", f"no verdict: {seeds}; {ahead} is ahead on these only, needs {about} {least}"
-    agree = pair.clients == 1 or pair.gain * pair.effect > 0
-    if pair.p_holm <= ALPHA and agree:
+    if pair.p_holm <= ALPHA and (pair.pooled or (pair.clients > 1 and pair.gain * pair.effect > 0)):
         return "win", f"{ahead} is better"
-    if pair.clients > 1 and 2.0 ** (1 - pair.clients) * together > ALPHA:
+    if not pair.pooled and 2.0 ** (1 - pair.clients) * together > ALPHA:
         if pair.clients < FEWEST_CLIENTS:
-            return "too few clients", f"no verdict: {pair.clients} clients; {FEWEST_CLIENTS} are the fewest"
+            clients = "one client" if pair.clients == 1 else f"{pair.clients} clients"
+            return "too few clients", f"no verdict: {clients}; {FEWEST_CLIENTS} are the fewest"
         return "too few clients", f"no verdict: {pair.clients} clients are too few for {together} pairs at once"
     if abs(pair.gain) < 1e-12:
         return "not shown", "no difference"
-    if pair.p_clients > pair.p_seeds_and_clients or not agree:
+    if pair.blocked_by_clients:
         most = pair.gaining if pair.gain > 0 else pair.losing
         return "not shown", f"no difference shown: {ahead} is better for {most} of {pair.clients} clients"
     if pair.seeds_needed is None:

@@ -56,9 +56,9 @@ def reach(
     reference: str | None = None,
     lower_is_better: bool = False,
 ) -> list[Reached]:
-    """Until the first evaluated round whose mean score is the target or better; ``targets`` by dataset."""
+    """Until the first evaluated round whose mean score is the target or better; ``targets`` by dataset that has one."""
     found = []
-    for dataset, method in dict.fromkeys((c.dataset, c.method) for c in courses):
+    for dataset, method in dict.fromkeys((c.dataset, c.method) for c in courses if c.dataset in targets):
         runs = [c for c in courses if (c.dataset, c.method) == (dataset, method)]
         target = targets[dataset]
         places = [_first(run.scores, target, lower_is_better) for run in runs]

@@ -19,6 +19,8 @@ from fedsense.result import Grid, comparison, costs
 
 MANY_PAIRS = 30  # more are only told of if they are wins
 NAMED = 4  # of the clients that are harmed
+GREEK = {"α": r"\alpha", "β": r"\beta", "γ": r"\gamma", "ε": r"\varepsilon", "λ": r"\lambda", "μ": r"\mu", "τ": r"\tau",
+         "χ": r"\chi"}  # fmt: skip
 
 Titled = tuple[str, Grid]
 
@@ -114,6 +116,7 @@ def _notes(c: Comparison) -> str:
 
 def _tex(text: str) -> str:
     names = {"\\": r"\textbackslash{}", "±": r"$\pm$", "–": "--", "−": "$-$", "×": r"$\times$", "²": "$^2$", "<": "$<$"}
+    names |= {letter: f"${name}$" for letter, name in GREEK.items()} | {"·": r"$\cdot$"}
     names |= {"≥": r"$\geq$", "≤": r"$\leq$", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "…": r"\ldots{}"}
     return "".join(names.get(letter, f"\\{letter}" if letter in "&%$#_{}" else letter) for letter in text)
 
@@ -175,7 +178,8 @@ def _pairs(c: Comparison) -> Titled | None:
         f"test, {_client_unit(c)}; p: this and a test over seeds and clients at once, with {ENOUGH_SEEDS} seeds or "
         f"more (here: {count}); all two-sided, "
         f"with Holm's correction for {pairs}. A win has p ≤ {ALPHA:g}. In brackets: with how many seeds a "
-        f"difference as large as it looks would be found four times in five (–: with no number of them){hidden}"
+        "difference as large as it looks would be found four times in five (–: with no number of them, as clients "
+        f"differ; clients: too few of these agree){hidden}"
     )
     what = f"against {c.against}" if c.against else "all pairs"
     return f"Which is better? {c.view} {c.metric}, {what}", Grid(_pair_header(several), body, caption)
@@ -186,8 +190,16 @@ def _verdict(pair: Pair) -> str:
     if pair.verdict == "win":
         return f"{pair.winner} is better"
     if pair.verdict in ("too few seeds", "not shown") and abs(pair.gain) > 1e-12:
-        return f"{pair.verdict} ({pair.seeds_needed or '–'})"
+        return f"{pair.verdict} ({_needed(pair)})"
     return pair.verdict
+
+
+def _needed(pair: Pair) -> str:
+    if pair.seeds == 1:
+        return f"{ENOUGH_SEEDS}+"
+    if pair.verdict == "not shown" and pair.blocked_by_clients:
+        return "clients"
+    return str(max(pair.seeds_needed, pair.seeds + 1)) if pair.seeds_needed else "–"
 
 
 def _only_wins(c: Comparison) -> str:
@@ -223,16 +235,18 @@ def _ranks(c: Comparison) -> Titled | None:
         return None
     within = {m: [g for g in r.cliques if m in g] for m in r.ranks}
     best = next(iter(r.ranks))
+    apart = (r.p if math.isnan(r.p_iman_davenport) else r.p_iman_davenport) <= ALPHA
     body = [
-        [m, f"{rank:.2f}", "–" if m == best else "no" if any(best in g for g in within[m]) else "yes"]
+        [m, f"{rank:.2f}", "–" if m == best else "yes" if apart and not any(best in g for g in within[m]) else "no"]
         for m, rank in r.ranks.items()
     ]
+    idle = "" if apart else ", which counts only where the test finds something"
     left = f"; not on all datasets: {', '.join(r.left_out)}" if r.left_out else ""
     finer = f"; Iman and Davenport's F = {r.iman_davenport:.2f}, p {_equals(r.p_iman_davenport)}"
     caption = (
         f"{len(r.datasets)} datasets; Friedman's χ² = {r.friedman:.2f}, p {_equals(r.p)}"
         f"{'' if math.isnan(r.iman_davenport) else finer}; Nemenyi's critical difference of two ranks "
-        f"{r.critical_difference:.2f} at 5 %{left}"
+        f"{r.critical_difference:.2f} at 5 %{idle}{left}"
     )
     return "Average ranks", Grid(["method", "average rank", f"worse than {best}"], body, caption)
 

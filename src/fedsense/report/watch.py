@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
@@ -20,6 +21,8 @@ from fedsense.recipe import make_recipe
 from fedsense.report.gather import LONG_FILE, Document, document
 from fedsense.report.page import page
 from fedsense.result import Result
+
+PATIENCE = 10.0  # seconds
 
 
 class Tail:
@@ -50,7 +53,10 @@ class Watched:
     """A folder of runs, finished or not; read again only where files have changed."""
 
     def __init__(self, folder: Path) -> None:
-        if not folder.is_dir() or not ((folder / RECIPE_FILE).is_file() or self._has_runs(folder)):
+        end = time.monotonic() + PATIENCE  # a run that was begun beside this one may take a moment
+        while not (found := self._holds_any(folder)) and time.monotonic() < end:
+            time.sleep(0.1)
+        if not found:
             raise UserError(
                 f"{folder} holds no runs; give a folder that `fedsense run` writes to or has written, such as runs/demo"
             )
@@ -73,6 +79,10 @@ class Watched:
                 found["progress"] += self._to_come()
                 self._stamp, self._found = stamp, found | {"stamp": stamp}
             return self._found
+
+    @classmethod
+    def _holds_any(cls, folder: Path) -> bool:
+        return folder.is_dir() and ((folder / RECIPE_FILE).is_file() or cls._has_runs(folder))
 
     @staticmethod
     def _has_runs(folder: Path) -> bool:
@@ -130,7 +140,7 @@ def serve(watched: Watched, host: str, port: int) -> ThreadingHTTPServer:
         def _answer(self, make: Callable[[], bytes], kind: str) -> None:
             try:
                 data = make()
-            except (UserError, OSError) as error:
+            except Exception as error:  # whatever a folder holds, whoever watches is told, and can look again
                 return self.send_error(503, "The folder cannot be read just now", str(error))
             self.send_response(200 if data else 204)
             headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
@@ -158,7 +168,9 @@ def serve(watched: Watched, host: str, port: int) -> ThreadingHTTPServer:
     try:
         return Server((host, port), Handler)
     except (OSError, OverflowError) as error:
-        raise UserError(f"nothing can be served at {host}, port {port} ({error}); choose another --port") from error
+        raise UserError(
+            f"nothing can be served at {host}, port {port} ({error}); choose another --host or --port"
+        ) from error
 
 
 def is_loopback(host: str) -> bool:

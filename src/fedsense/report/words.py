@@ -52,9 +52,9 @@ def summary(runs: Sequence[Given]) -> Words:
     said.verdict = verdict([result for result, _, _ in scored])
     if len(scored) > len({result.method for result, _, _ in scored}):
         said.grids.append(("Over seeds", _seeds(scored)))
-    data = _names(about.get("federation", "") for _, about, _ in scored)
+    data = _names(result.dataset for result, _, _ in scored)
     for name in data or [""]:  # scores on different data are not to be compared
-        same = [run for run in scored if run[1].get("federation", "") == name]
+        same = [run for run in scored if run[0].dataset == name]
         _speak(said, same, f"On {name}, " if len(data) > 1 else "")
     said.paragraphs += _reservations(runs)
     return said
@@ -87,12 +87,14 @@ def verdict(results: Sequence[Result]) -> list[str]:
     except UserError as error:
         return [f"Methods cannot be compared: {error}."]
     tested = [pair for pair in found.pairs if pair.seeds]
+    if not tested:
+        return ["Methods cannot be compared: no two have a seed in common."]
     wins = [
         (pair.winner, pair.second if pair.winner == pair.first else pair.first, abs(pair.gain)) for pair in found.wins
     ]
     if not wins:
         few = all(pair.verdict == "too few seeds" for pair in tested)
-        seeds = max((pair.seeds for pair in tested), default=0)
+        seeds = max(pair.seeds for pair in tested)
         why = (
             f"{_count(seeds, 'seed')} cannot show how much runs differ, five can"
             if few
@@ -110,7 +112,7 @@ def _facts(runs: Sequence[Given]) -> list[str]:
     clients = {len(about.get("clients", {})) for _, about, _ in runs}
     rounds = {result.rounds for result, _, _ in runs}
     seeds = sorted({result.seed for result, _, _ in runs})
-    found = [_count(len({result.method for result, _, _ in runs}), "method")] if runs else []
+    found = [_count(len({result.own_name for result, _, _ in runs}), "method")] if runs else []
     found += [f"{_range(clients)} clients"] if clients else []
     found += [f"{_range(rounds)} round{'s' * (rounds != {1})}"] if rounds else []
     found += [f"seed{'s' * (len(seeds) > 1)} {_listed(map(str, seeds), 6)}"] if seeds else []
@@ -122,8 +124,8 @@ def _facts(runs: Sequence[Given]) -> list[str]:
 def _what_ran(runs: Sequence[Given]) -> str:
     if not runs:
         return "No run has begun yet."
-    methods = _names(result.method for result, _, _ in runs)
-    data = _names(about.get("federation", "") for _, about, _ in runs)
+    methods = _names(result.own_name for result, _, _ in runs)
+    data = _names(result.dataset for result, _, _ in runs)
     models = _names(name for _, about, _ in runs for name in about.get("model", {}).get("names", []))
     clients = {len(about.get("clients", {})) for _, about, _ in runs}
     train = sorted(sizes["train"] for sizes in runs[0][1].get("clients", {}).values())
@@ -190,11 +192,11 @@ def _reservations(runs: Sequence[Given]) -> list[str]:
 
 def _references(runs: Sequence[Given]) -> dict[str, str | None]:
     """Of each method the Local run on the same data beside it in its experiment; or, if there is only one, that."""
-    alone = [(result, about) for result, about, _ in runs if about.get("method") == "local"]
-    labels = {result.method for result, _ in alone}
+    alone = [result for result, about, _ in runs if about.get("method") == "local"]
+    labels = {result.method for result in alone}
     found: dict[str, str | None] = {}
-    for result, about, _ in runs:
-        same = [one for one, of in alone if of.get("federation") == about.get("federation")]
+    for result, _, _ in runs:
+        same = [one for one in alone if one.dataset == result.dataset]
         beside = [
             one.method for one in same if one.folder and result.folder and one.folder.parent == result.folder.parent
         ]

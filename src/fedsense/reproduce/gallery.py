@@ -29,6 +29,7 @@ from fedsense.result import Grid, Result
 FEW_METHODS = 6  # so many are compared each with each; of more, all with the paper's own, or with FedAvg
 SHOWN = ("Scores", "Which is better?")  # of a comparison's tables
 OVER_ALL = "## Over all of them"
+MARK = "<!-- a page of `fedsense gallery`: it may write this file anew -->"
 MANY_BYTES = 400_000  # a larger picture is left out
 
 
@@ -36,6 +37,7 @@ def write_gallery(
     card: Card | None, title: str, reproduced: Path, scale: Scale, experiments: Sequence[Path], file: Path
 ) -> str:
     """The page, and its pictures in a folder of its name; what is on it, in a few words."""
+    _refuse_other(file)
     pictures, before = file.with_suffix(""), _sections(file)
     published = card.items if card else ()
     made = {
@@ -70,10 +72,16 @@ def write_gallery(
     ]
     parts += ["## Not here", "\n".join(missing)] if missing else []
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(file, ("\n\n".join(parts) + "\n").encode())
+    write_atomically(file, ("\n\n".join([MARK, *parts]) + "\n").encode())
     told = f"{len(made)} tables and figures, {len(studies)} other experiments"
     many = len(older) + len(others)
     return told + (f"; {many} that were on the page stay as they were" if many else "")
+
+
+def _refuse_other(file: Path) -> None:
+    """Somebody's own notes are not written over."""
+    if file.is_file() and not file.read_text(encoding="utf-8", errors="replace").startswith(MARK):
+        raise UserError(f"{file} was not written by `fedsense gallery`; choose another --out, or move it away")
 
 
 def _sections(file: Path) -> dict[str, str]:
@@ -165,6 +173,7 @@ def _studies(experiments: Sequence[Path]) -> list[tuple[str, list[Result]]]:
     groups: dict[str, list[Result]] = {}
     settings: dict[str, dict[str, Any]] = {}
     for folder in dict.fromkeys(run.resolve() for path in experiments for run in find_experiments(path)):
+        result = Result.read(folder)
         recipe = read_json(folder / RUN_FILE).get("recipe")
         if recipe is None:
             raise UserError(f"{folder} was not run from a recipe; a gallery shows experiments of `fedsense run`")
@@ -176,7 +185,7 @@ def _studies(experiments: Sequence[Path]) -> list[tuple[str, list[Result]]]:
             "name": recipe["name"],
             "what": recipe["description"],
         }
-        groups.setdefault(key, []).append(Result.read(folder))
+        groups.setdefault(key, []).append(result)
     return [(_name(settings[key], settings.values(), results), results) for key, results in groups.items()]
 
 

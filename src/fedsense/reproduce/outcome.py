@@ -207,9 +207,12 @@ def _rounds(cell: Cell, result: Result, other: Result | None) -> float | None:
     """The first scored round that is as good as the other's best, or last."""
     if other is None or not other.history or cell.view not in result.history[-1]["scores"]:
         return None
-    goal = [value for _, value in curve(other.history, cell.view, cell.metric)]
+    sign = -1 if cell.metric in LOWER_IS_BETTER else 1
+    goal = [sign * value for _, value in curve(other.history, cell.view, cell.metric)]
+    if not goal:
+        return None
     wanted = goal[-1] if cell.target == "final" else max(goal)
-    reached = [r for r, value in curve(result.history, cell.view, cell.metric) if value >= wanted]
+    reached = [r for r, value in curve(result.history, cell.view, cell.metric) if sign * value >= wanted]
     return float(reached[0]) if reached else None
 
 
