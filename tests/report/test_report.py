@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+import threading
 
 import made_up
 import numpy as np
@@ -12,6 +13,7 @@ from fedsense.experiment import find_runs, run_recipe
 from fedsense.recipe import make_recipe
 from fedsense.report.gather import MANY, MOST_CELLS, document, light_lines
 from fedsense.report.page import page
+from fedsense.report.watch import Watched
 from fedsense.report.words import summary, verdict
 from fedsense.result import Result, tell_apart
 
@@ -221,7 +223,8 @@ def test_without_its_recordings_a_report_says_so(ran, here, tmp_path, monkeypatc
     assert any("gone" in why for _, why in embedded(tmp_path / "out" / "page.html")["left_out"])
 
 
-def test_a_bad_path_is_the_users_mistake(here, tmp_path):
+def test_a_bad_path_is_the_users_mistake(here, tmp_path, monkeypatch):
+    monkeypatch.setattr("fedsense.report.watch.PATIENCE", 0.2)
     for command in ("report", "watch"):
         code, _, err = here(command, "nowhere")
         assert code == 2
@@ -255,3 +258,16 @@ def test_the_verdict_is_that_of_the_comparison(tmp_path):
         "No method is called better than another: 2 seeds cannot show how much runs differ, five can."
     ]
     assert verdict([result for result in every if result.method == "local"]) == []
+
+
+def test_watch_waits_for_a_run_that_is_just_beginning(tmp_path):
+    folder = tmp_path / "late"
+
+    def begin():
+        folder.mkdir()
+        (folder / "recipe.json").write_text("{}")
+
+    timer = threading.Timer(0.3, begin)
+    timer.start()
+    assert Watched(folder).folder == folder
+    timer.join()
