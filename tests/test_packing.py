@@ -129,9 +129,12 @@ def test_what_needs_models_says_that_they_are_elsewhere(place, capfd):
     code, _, errors = say(capfd, "export", str(folder / "fedavg-seed0"), "--client", "person-0/phone")
     assert code == 2
     assert "was packed without its models; they are where it was run" in errors
-    code, _, _ = say(capfd, "report", str(folder), "--out", "page.html")
+    code, _, errors = say(capfd, "report", "packed.tar.xz")
     assert code == 0
-    assert "was packed without its models" in (place / "page.html").read_text()
+    left = "Confusion matrices, class × client, embeddings: packed without models; they are where it was run"
+    assert errors.count("packed without models") == 1
+    assert left in errors
+    assert "packed without models" in (place / "report.html").read_text()
 
 
 def test_altered_measurements_are_refused(place, capfd):

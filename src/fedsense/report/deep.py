@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedsense.bundle import Bundle
+from fedsense.engine.checkpoint import is_packed
 from fedsense.engine.folder import RUN_FILE, read_json
 from fedsense.engine.rounds import Engine
 from fedsense.errors import UserError
@@ -56,6 +57,8 @@ def deepen(found: Document, results: Sequence[Result], tell: Callable[[str], Non
 def _open(result: Result, known: dict[Any, Federation]) -> Engine:
     if result.folder is None:
         raise UserError("the run was not kept in a folder")
+    if is_packed(result.folder):
+        raise UserError("packed without models; they are where it was run")
     key = (result.folder.parent, result.seed)
     engine = reopen(result.folder, known.get(key))
     known[key] = engine.federation
