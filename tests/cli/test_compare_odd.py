@@ -199,8 +199,8 @@ def test_a_report_does_not_average_over_datasets(here, tmp_path):
     scores = next(table for table in page["tables"] if table["title"] == "Scores")["rows"]
     assert [row[:2] for row in scores][:2] == [["alpha", "fedavg"], ["alpha", "local"]]
     words = " ".join(page["summary"])
-    assert "On alpha, fedavg · alpha has the highest" in words
-    assert "On beta, fedavg · beta has the highest" in words
+    assert "On alpha, fedavg has the highest" in words
+    assert "On beta, fedavg has the highest" in words
 
 
 def test_runs_without_a_seed_in_common_are_not_compared_in_words(here, tmp_path):

@@ -2,6 +2,8 @@
 
 import json
 import re
+import shutil
+import tarfile
 
 import pytest
 
@@ -289,6 +291,13 @@ def gallery(capfd, *words, code=0):
     return capfd.readouterr()
 
 
+def _two(place):
+    with tarfile.open(place / "two.tar.xz", "w:xz") as archive:
+        for name in ("a/x", "b/x"):
+            archive.addfile(tarfile.TarInfo(name))
+    return "two.tar.xz"
+
+
 def test_a_gallery_has_what_was_run_and_from_where(place, capfd):
     reproduce(capfd, "card.toml", "T1", "--scale", "small", "--nearest")
     reproduce(capfd, "card.toml", "F1", "--scale", "small")
@@ -310,7 +319,14 @@ def test_a_gallery_has_what_was_run_and_from_where(place, capfd):
     assert "### made-up (data.clients = 3)" in text
     assert "**F2**, By hand: drawn with a pencil." in text
     assert str(place) not in text
-    gallery(capfd, "Mine", "r2", "r3", "--out", "both.md")
+    for folder in ("r2", "r3", "runs/reproduce/made-up-small"):
+        assert cli(["pack", folder]) == 0
+        shutil.rmtree(folder)
+    packed = ["r2.tar.xz", "r3.tar.xz", "--reproduced", "made-up-small.tar.xz"]
+    gallery(capfd, "card.toml", *packed, "--out", "again/mine.md")
+    assert (place / "again" / "mine.md").read_text() == text
+    assert "holds 2 folders" in gallery(capfd, "card.toml", "--reproduced", _two(place), code=2).err
+    gallery(capfd, "Mine", "r2.tar.xz", "r3.tar.xz", "--out", "both.md")
     both = (place / "both.md").read_text()
     assert re.search(
         r"## Over all of them\n\nOf made-up .*\n\n\*\*Average ranks\*\*\n\n\| method \| average rank", both

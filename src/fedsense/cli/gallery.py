@@ -19,7 +19,9 @@ def gallery(
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="The page (default: PAPER.md).")] = None,
     reproduced: Annotated[
         Path | None,
-        typer.Option("--reproduced", metavar="DIR", help="Folder of `fedsense reproduce` (default: its own default)."),
+        typer.Option(
+            "--reproduced", metavar="DIR", help="What `fedsense reproduce` wrote, or packed (default: its own default)."
+        ),
     ] = None,
     scale: Annotated[
         str, typer.Option("--scale", metavar="SIZE", help="What was reproduced: paper or small.")
@@ -40,5 +42,16 @@ def gallery(
     file = out or Path(f"{title.lower()}.md")
     if file.is_dir():
         raise UserError(f"{file} is a folder; --out names the page to write, such as {file / f'{title.lower()}.md'}")
-    told = write_gallery(card, title, folder_of(title, size, reproduced), size, runs or [], file)
+    folder = _unpacked(reproduced) if reproduced and reproduced.is_file() else folder_of(title, size, reproduced)
+    told = write_gallery(card, title, folder, size, runs or [], file)
     print(f"{file}: {told}")
+
+
+def _unpacked(file: Path) -> Path:
+    from fedsense.errors import UserError
+    from fedsense.packing import opened
+
+    inside = list(opened(file).iterdir())
+    if len(inside) != 1:
+        raise UserError(f"{file} holds {len(inside)} folders; --reproduced takes one that `fedsense reproduce` wrote")
+    return inside[0]

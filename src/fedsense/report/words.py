@@ -55,7 +55,9 @@ def summary(runs: Sequence[Given]) -> Words:
     data = _names(result.dataset for result, _, _ in scored)
     for name in data or [""]:  # scores on different data are not to be compared
         same = [run for run in scored if run[0].dataset == name]
+        before = len(said.paragraphs)
         _speak(said, same, f"On {name}, " if len(data) > 1 else "")
+        said.paragraphs[before:] = [text.replace(f" · {name}", "") for text in said.paragraphs[before:]]
     said.paragraphs += _reservations(runs)
     return said
 

@@ -148,7 +148,13 @@ def _item(card: Card, item: Item, outcome: Outcome, scale: Scale, reproduced: Pa
     words = ["fedsense", "reproduce", card.paper.lower(), item.id, *(["--scale", scale] if scale != "paper" else [])]
     words += ["--nearest"] * any(line.published_on for line in outcome.lines)
     words += ["--seeds", str(seeds)] if seeds else []
-    yield origin(dict.fromkeys(Path(run["folder"]) for run in outcome.runs), shlex.join(words))
+    yield origin(dict.fromkeys(_found(reproduced, run["folder"]) for run in outcome.runs), shlex.join(words))
+
+
+def _found(reproduced: Path, folder: str) -> Path:
+    """A run's folder where it is now: EXPERIMENT/RUN, or a figure's own, below what was reproduced."""
+    places = [reproduced.joinpath(*Path(folder).parts[-many:]) for many in (2, 1)]
+    return next((place for place in places if place.is_dir()), Path(folder))
 
 
 def side_by_side(lines: Sequence[Line], caption: str) -> Grid:
