@@ -316,6 +316,8 @@ def test_a_gallery_has_what_was_run_and_from_where(place, capfd):
     assert (place / "pages" / "mine" / "F1.svg").is_file()
     assert "](mine/F1.svg)" in text
     assert "### made-up (data.clients = 2)" in text
+    assert "**Which is better? personal accuracy, all pairs**" in text
+    assert "**Which is better? global accuracy, all pairs**" in text
     assert "### made-up (data.clients = 3)" in text
     assert "**F2**, By hand: drawn with a pencil." in text
     assert str(place) not in text

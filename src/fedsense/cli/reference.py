@@ -130,3 +130,6 @@ if __name__ == "__main__":
     for path, text in pages(Path(sys.argv[1])).items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
+    from fedsense.reproduce.gallery import from_records
+
+    from_records(Path(sys.argv[1]))

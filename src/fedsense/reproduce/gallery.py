@@ -18,10 +18,11 @@ from fedsense.engine.folder import RUN_FILE, read_json, write_atomically
 from fedsense.engine.origin import sessions
 from fedsense.errors import UserError
 from fedsense.experiment import FREE, find_experiments
+from fedsense.packing import opened
 from fedsense.report.comparing import critical_difference
 from fedsense.report.figures import curves, svg
 from fedsense.report.tables import notes, tables
-from fedsense.reproduce.cards import Card, Item
+from fedsense.reproduce.cards import Card, Item, load_card, papers
 from fedsense.reproduce.outcome import Line, Outcome, about_scale, kept, shown
 from fedsense.reproduce.plan import Scale, Ways, how_to_get, make_plan
 from fedsense.result import Grid, Result
@@ -76,6 +77,26 @@ def write_gallery(
     told = f"{len(made)} tables and figures, {len(studies)} other experiments"
     many = len(older) + len(others)
     return told + (f"; {many} that were on the page stay as they were" if many else "")
+
+
+def from_records(docs: Path) -> None:
+    """The papers' pages of these docs, from the packed runs beside them: PAPER-small.tar.xz is what was reproduced."""
+    for paper in papers():
+        every = sorted((docs / "results" / "records").glob(f"{paper}-*.tar.xz"))
+        small = [file for file in every if file.name == f"{paper}-small.tar.xz"]
+        reproduced = only_folder(small[0]) if small else docs / "nothing"
+        others = [file for file in every if file not in small]
+        if every:
+            page = docs / "results" / "gallery" / f"{paper}.md"
+            write_gallery(load_card(paper), load_card(paper).paper, reproduced, "small", others, page)
+
+
+def only_folder(file: Path) -> Path:
+    """The folder of `fedsense reproduce` that a packed file holds."""
+    inside = list(opened(file).iterdir())
+    if len(inside) != 1:
+        raise UserError(f"{file} holds {len(inside)} folders; it must be one that `fedsense reproduce` wrote")
+    return inside[0]
 
 
 def _refuse_other(file: Path) -> None:
@@ -219,6 +240,12 @@ def _study(name: str, results: Sequence[Result], paper: str, pictures: Path) -> 
     for title, grid in tables(found):
         if title.startswith(SHOWN):
             yield f"**{title}**\n\n{grid.markdown()}"
+    views = dict.fromkeys(row.view for result in results for row in result.rows())
+    for view in views if len(methods) <= FEW_METHODS else ():
+        others = tables(compare_results(results, against=against, view=view)) if view != found.view else []
+        for title, grid in others:
+            if title.startswith(SHOWN[1]):
+                yield f"**{title}**\n\n{Grid(grid.header, grid.rows).markdown()}"
     yield from (f"Note: {note}." for note in notes(found) if note != f"no ranks: {found.ranks.why_not}")
     unfinished = [r for r in results if r.done < r.rounds]
     if unfinished:
