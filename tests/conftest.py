@@ -47,6 +47,31 @@ def paper(name: str) -> str:
     return path.read_text(encoding="utf-8")
 
 
+SMALL_RECIPE = """\
+name = "small"
+rounds = 4
+seeds = [0, 1]
+
+[data]
+name = "synthetic-imu"
+clients = 3
+samples = 24
+classes-per-client = 3
+
+[model]
+name = "flic-mlp"
+
+[training]
+epochs = 1
+
+[[method]]
+name = "local"
+
+[[method]]
+name = "fedavg"
+"""
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Tests keep what they read to themselves."""

@@ -7,32 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from conftest import SMALL_RECIPE
 from fedsense.cli import _run as cli
 from fedsense.errors import UserError
 from fedsense.packing import opened, pack
 
-RECIPE = """\
-name = "packed"
-rounds = 2
-
-[data]
-name = "synthetic-imu"
-clients = 3
-samples = 24
-classes-per-client = 3
-
-[model]
-name = "flic-mlp"
-
-[training]
-epochs = 1
-
-[[method]]
-name = "local"
-
-[[method]]
-name = "fedavg"
-"""
+RECIPE = SMALL_RECIPE.replace("rounds = 4", "rounds = 2").replace("[0, 1]", "[0]").replace('"small"', '"packed"')
 
 
 @pytest.fixture(scope="module")

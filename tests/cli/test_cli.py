@@ -12,32 +12,9 @@ import warnings
 
 import pytest
 
+from conftest import SMALL_RECIPE
 from fedsense.cli import _run as cli
 from fedsense.methods import METHODS
-
-RECIPE = """\
-name = "small"
-rounds = 4
-seeds = [0, 1]
-
-[data]
-name = "synthetic-imu"
-clients = 3
-samples = 24
-classes-per-client = 3
-
-[model]
-name = "flic-mlp"
-
-[training]
-epochs = 1
-
-[[method]]
-name = "local"
-
-[[method]]
-name = "fedavg"
-"""
 
 
 def fedsense(*arguments, cwd, **kwargs):
@@ -57,7 +34,7 @@ def here(capfd, monkeypatch, folder, *arguments):
 
 @pytest.fixture
 def recipe(tmp_path):
-    (tmp_path / "small.toml").write_text(RECIPE)
+    (tmp_path / "small.toml").write_text(SMALL_RECIPE)
     return tmp_path
 
 

@@ -34,16 +34,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-app.command()(compare)
-app.add_typer(data_app, name="data")
-app.add_typer(fleet_app, name="fleet")
-app.command()(report)
-app.command()(watch)
-app.command()(reproduce)
-app.command()(gallery)
-app.command()(export)
-app.command()(pack)
-
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, and nothing else.")]
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a field: --set training.lr=0.1")
@@ -237,6 +227,13 @@ def pretrain(
     first, last = done.history[0], done.history[-1]
     print(f"error of what was hidden: {first.loss:.4f} in the first epoch, {last.loss:.4f} in the last")
     print(f'{out}: begin with it by [model] start = "{out}", or --set model.start={out}')
+
+
+# as help lists them, after those above
+for command in (compare, report, watch, export, pack, reproduce, gallery):
+    app.command()(command)
+app.add_typer(data_app, name="data")
+app.add_typer(fleet_app, name="fleet")
 
 
 def _run(
