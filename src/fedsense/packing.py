@@ -82,7 +82,10 @@ def _unpacked(file: Path, _: int) -> Path:
 
 def _finished(run: Path) -> bool:
     found = standing(run)
-    return found is not None and found["round"] >= read_json(run / RUN_FILE)["settings"]["rounds"]
+    try:
+        return found is not None and found["round"] >= read_json(run / RUN_FILE)["settings"]["rounds"]
+    except (KeyError, TypeError):  # whatever it is, it is no whole run
+        return False
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -230,12 +230,14 @@ def tell_apart(results: Sequence[Result]) -> list[Result]:
     seen = Counter((result.dataset, result.method, result.seed) for result in apart)
     twice = {dataset for (dataset, _, _), count in seen.items() if count > 1}
     firsts: dict[tuple[str, str], Result] = {}
+    others: set[tuple[str, str]] = set()
     for result in apart:
-        if not _same_setup(result, firsts.setdefault((result.dataset, result.method), result)):
-            twice.add(result.dataset)
+        named = (result.dataset, result.method)
+        if not _same_setup(result, firsts.setdefault(named, result)):
+            others.add(named)
     count = Counter[tuple[str, str, int]]()
     for result in apart:
-        if result.dataset in twice and result.folder is not None:
+        if (result.dataset in twice or (result.dataset, result.method) in others) and result.folder is not None:
             result.method = f"{names[_place(result)]}/{result.method}"
         count[key := (result.dataset, result.method, result.seed)] += 1
         if count[key] > 1:

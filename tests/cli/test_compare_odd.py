@@ -34,7 +34,9 @@ def test_another_learning_rate_is_no_other_seed(here, tmp_path):
     for place, seeds, lr in (("slow", range(3), 0.01), ("fast", range(3, 6), 0.1)):
         for seed in seeds:
             write_run(tmp_path / place, "fedavg", seed, VALUES, parameters={"lr": lr})
-    assert {row["method"] for row in document(here, "slow", "fast")["results"]} == {"slow/fedavg", "fast/fedavg"}
+            write_run(tmp_path / place, "moon", seed, VALUES, parameters={"lr": 0.1})
+    names = {row["method"] for row in document(here, "slow", "fast")["results"]}
+    assert names == {"slow/fedavg", "fast/fedavg", "moon"}
 
 
 def test_a_hyperparameter_of_a_later_version_does_not_tell_runs_apart(here, tmp_path):
