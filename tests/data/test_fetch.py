@@ -78,6 +78,7 @@ class Answer(BaseHTTPRequestHandler):
         mood = site.moods.pop(0) if site.moods else site.always
         site.asked.append(dict(self.headers))
         site.sent.append(0)
+        self.number = len(site.sent) - 1  # whoever was told enough by the headers may have asked again meanwhile
         if "become" in mood:
             site.content, site.etag = mood["become"]
         if "status" in mood:
@@ -107,7 +108,7 @@ class Answer(BaseHTTPRequestHandler):
     def give(self, body, mood):
         if mood.get("chunked"):
             body = b"".join(b"%x\r\n%s\r\n" % (len(body), body) for body in (body, b""))
-        self.server.sent[-1] += len(body)  # first: the test goes on as soon as the last byte has come
+        self.server.sent[self.number] += len(body)  # first: the test goes on as soon as the last byte has come
         self.wfile.write(body)
         self.wfile.flush()
         if mood.get("hold"):

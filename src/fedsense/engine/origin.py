@@ -83,7 +83,7 @@ def sessions(folder: Path) -> list[dict[str, Any]]:
     try:
         for line in read_lines(path) if path.is_file() else ():
             if "from" in line:
-                found.append({**line, "command": line["command"], "commit": line["commit"]})
+                found.append(line)
             elif found:
                 found[-1] |= {"seconds": float(line["seconds"]), "to": line["to"]}
     except (ValueError, KeyError, TypeError) as error:
