@@ -17,9 +17,8 @@ from fedsense.engine.folder import RUN_FILE
 from fedsense.engine.record import read_lines, totals, without_nan
 from fedsense.engine.rounds import NEW_CLIENT, Engine
 from fedsense.errors import UserError
-from fedsense.evaluation.comparing import POOLED
 from fedsense.evaluation.metrics import LOWER_IS_BETTER
-from fedsense.evaluation.summary import Row, summarise
+from fedsense.evaluation.summary import POOLED, Row, summarise
 from fedsense.personal import PersonalModel, described
 
 

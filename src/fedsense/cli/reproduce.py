@@ -188,7 +188,7 @@ def _dry(plan: Plan, ways: Ways, folder: Path, lacking: list[dict[str, str]], sa
         words = ["fedsense", "run", each.source, *(w for text in each.overrides for w in ("--set", text))]
         labels, seeds = list(each.recipe.methods()), list(each.recipe.seeds)
         runs = [r for results in read_runs(each, folder).values() for r in results]
-        done = sum(result.done == result.rounds for result in runs)
+        done = sum(result.finished for result in runs)
         told.append({"folder": str(folder / each.name), "command": shlex.join(words), "methods": labels, "seeds": seeds,
                      "rounds": each.recipe.rounds, "done": done, "lacking": list(each.lacking)})  # fmt: skip
         state = (

@@ -27,6 +27,7 @@ from fedsense.engine.site import TRAINS, Answer, Call, Scores, Site
 from fedsense.engine.store import DEFAULT_MB, Kept, Store
 from fedsense.errors import FedsenseError, RunFailed, UserError, nearest
 from fedsense.evaluation.metrics import check_metrics
+from fedsense.evaluation.summary import POOLED
 from fedsense.federation import Federation
 from fedsense.method import Method
 from fedsense.models.spec import ModelSpec
@@ -416,7 +417,7 @@ class Engine:
                 for view in found.keys() & scores.keys():
                     found[view][who] = scores[view]
             if "held-out-pooled" in views and "pooled" in answer.data:
-                found["held-out-pooled"]["everyone"] = answer.data["pooled"]
+                found["held-out-pooled"][POOLED] = answer.data["pooled"]
         if "global" in views:
             found["global"] = {c: found["global"].get(c) for c in scored}
         return {view: self._by_metric({c: found[view][c] for c in sorted(found[view])}) for view in views}

@@ -22,9 +22,9 @@ from fedsense.evaluation.statistics import (
     seeds_needed,
     wilcoxon,
 )
+from fedsense.evaluation.summary import POOLED
 
 Verdict = Literal["win", "not shown", "too few seeds", "too few clients", "not comparable"]
-POOLED = "everyone"  # whose score that of all people held out together is
 FEWEST_CLIENTS = 6  # of five, all on one side, the signed-rank test says p = 0.0625
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from fedsense.errors import UserError
 from fedsense.evaluation.metrics import LOWER_IS_BETTER
 
+POOLED = "everyone"  # whose score that of all people held out together is
 SELECTIONS = ("final", "last-K", "validation", "best-on-test")
 
 

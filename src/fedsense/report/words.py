@@ -81,7 +81,7 @@ def verdict(results: Sequence[Result]) -> list[str]:
     """What ``fedsense compare`` has to say of the runs that are done, in sentences."""
     from fedsense.comparing import compare_results
 
-    done = [result for result in results if result.done >= result.rounds]
+    done = [result for result in results if result.finished]
     if len({result.method for result in done}) < 2:
         return []
     try:
@@ -183,7 +183,7 @@ def _reservations(runs: Sequence[Given]) -> list[str]:
     found = []
     if len({result.seed for result, _, _ in runs}) == 1:
         found.append("One seed only: small differences may be chance.")
-    unfinished = [f"{r.method} seed {r.seed} ({r.done} of {r.rounds} rounds)" for r, _, _ in runs if r.done < r.rounds]
+    unfinished = [f"{r.method} seed {r.seed} ({r.done} of {r.rounds} rounds)" for r, _, _ in runs if not r.finished]
     if unfinished:
         found.append(f"Unfinished: {_listed(unfinished, 6)}.")
     failed = sum(len(line.get("failed", {})) for result, _, _ in runs for line in result.ledger)

@@ -247,7 +247,7 @@ def _study(name: str, results: Sequence[Result], paper: str, pictures: Path) -> 
             if title.startswith(SHOWN[1]):
                 yield f"**{title}**\n\n{Grid(grid.header, grid.rows).markdown()}"
     yield from (f"Note: {note}." for note in notes(found) if note != f"no ranks: {found.ranks.why_not}")
-    unfinished = [r for r in results if r.done < r.rounds]
+    unfinished = [r for r in results if not r.finished]
     if unfinished:
         yield f"{len(unfinished)} of {len(results)} runs are unfinished."
     if any(len(result.history) > 1 for result in results):
