@@ -235,9 +235,12 @@ def test_nothing_to_score_is_no_disaster(recipe, capfd, monkeypatch, options):
 
 def test_a_method_that_fails_does_not_take_the_others_with_it(recipe, capfd, monkeypatch):
     options = ["--out", "out", "--set", "method.fedavg.lr=1e38"]
-    code, _, errors = here(capfd, monkeypatch, recipe, "run", "small.toml", *options)
+    code, output, errors = here(capfd, monkeypatch, recipe, "run", "small.toml", *options)
     assert code == 1
     assert "fedavg diverged" in errors
+    assert output.index("fedavg · seed 0 failed: fedavg diverged") < output.index("local · seed 1"), (
+        "it is said at once"
+    )
     _, output, _ = here(capfd, monkeypatch, recipe, "compare", "out", "--json")
     last = {(row["method"], row["seed"]): row["round"] for row in json.loads(output)["results"]}
     assert last["local", 0] == last["local", 1] == 4

@@ -113,6 +113,20 @@ def test_shapes_and_parts(name: str) -> None:
     assert all(tensor.dtype == torch.float32 for tensor in params.values())
 
 
+@pytest.mark.parametrize(
+    ("name", "prototypes"), [*((name, 0) for name in MODELS), *((name, 8) for name in TRANSFORMERS)]
+)
+def test_of_no_samples_nothing_is_said(name: str, prototypes: int) -> None:
+    """A client may have no test data; not every network can do with a batch of none."""
+    complete = partial(open_layers, prototypes=prototypes) if prototypes else None
+    model = build_model(name, SMALL[name], 5, complete)
+    out = model.predict(model.init(0), samples(0, *SMALL[name]))
+    assert out.logits.shape == (0, 5)
+    assert out.features.shape == (0, model.features)
+    assert out.latent is not None
+    assert len(out.latent) == 0
+
+
 @pytest.mark.parametrize("name", WITH_ADAPTER)
 def test_shared_layer_is_the_encoder(name: str) -> None:
     model = build_model(name, SMALL[name], 5, shared=100)

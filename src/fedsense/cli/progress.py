@@ -17,6 +17,7 @@ from fedsense.engine.rounds import Engine, Listener
 from fedsense.evaluation.summary import curve
 
 if TYPE_CHECKING:
+    from fedsense.errors import RunFailed
     from fedsense.federation import Federation
     from fedsense.recipe import Recipe
 
@@ -126,6 +127,11 @@ class Progress(Listener):
             self.display.console.print(
                 f"{self.name}: round {round}/{rounds}, {text}, {left:.0f} s left", soft_wrap=True
             )
+
+    def failed(self, engine: Engine, failure: RunFailed) -> None:
+        """At once: other runs go on, perhaps for hours, before all that failed is said again."""
+        if not self.alone_in_display:  # else it is all there is to say, and whoever catches it says it
+            self.display.console.print(f"{self.name} failed: {failure}", style="bold red", markup=False, soft_wrap=True)
 
     def stopped(self, engine: Engine) -> None:
         if self.alone_in_display:

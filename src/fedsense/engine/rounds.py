@@ -110,6 +110,9 @@ class Listener:
 
     def round_done(self, engine: Engine, round: int) -> None: ...
 
+    def failed(self, engine: Engine, failure: RunFailed) -> None:
+        """The run cannot go on."""
+
     def stopped(self, engine: Engine) -> None:
         """All rounds are done, or the run failed or was interrupted."""
 
@@ -197,6 +200,10 @@ class Engine:
         except KeyboardInterrupt:
             if self._between_rounds:  # a round under way has changed nothing yet
                 self._save(always=True)
+            raise
+        except RunFailed as failure:
+            for listener in self.listeners:
+                listener.failed(self, failure)
             raise
         finally:
             for listener in self.listeners:
