@@ -17,7 +17,7 @@ from fedsense.methods import find_method
 from fedsense.models.network import Network
 from fedsense.models.spec import ModelSpec
 from fedsense.options import checked, options_of
-from fedsense.result import Result
+from fedsense.result import Result, Spread
 
 if TYPE_CHECKING:
     from fedsense.comparing import Comparison
@@ -72,11 +72,13 @@ def compare(
     metric: str | None = None,
     against: str | None = None,
     target: str | float | None = None,
+    spread: Spread = "clients",
 ) -> Comparison:
     """Several results, or folders of runs: who is better, how sure that is, what it costs and whom it harms.
 
     It prints as tables; ``pairs``, ``ranks``, ``reached``, ``costs`` and ``worth`` hold the numbers. ``against`` is
-    a method to compare all others with, ``target`` a score, or a share ("95%") of that method's.
+    a method to compare all others with, ``target`` a score, or a share ("95%") of that method's, and
+    ``spread`` what the deviations in the table of scores are over.
     """
     from fedsense.comparing import compare_results, read
 
@@ -84,7 +86,7 @@ def compare(
     if not given or not all(isinstance(one, Result | str | Path) for one in given):
         raise UserError("give the results to compare: fedsense.compare(first, second)")
     runs = [run for one in given for run in ([one] if isinstance(one, Result) else read([Path(str(one))]))]
-    return compare_results(runs, selection, weighted, view, metric, against, target)
+    return compare_results(runs, selection, weighted, view, metric, against, target, spread)
 
 
 def _method(method: str | Method, options: dict[str, Any], others: list[str]) -> Method:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from fedsense.evaluation.reaching import Cost, Course, Reached, frontier, reach
 from fedsense.evaluation.summary import Row, check_selection, curve
 from fedsense.evaluation.worth import Worth, worth
 from fedsense.experiment import find_experiments
-from fedsense.result import Result, tell_apart
+from fedsense.result import Result, Spread, tell_apart
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Comparison:
     selection: str | None  # as asked; None is what each run's recipe says
     against: str | None
     weighted: bool
+    spread: Spread  # what the deviations of the table of scores are over
     scores: list[Score]
     pairs: list[Pair]
     overall: list[Overall]
@@ -95,10 +96,13 @@ def compare_results(
     metric: str | None = None,
     against: str | None = None,
     target: str | float | None = None,
+    spread: Spread = "clients",
 ) -> Comparison:
     """Methods × datasets × seeds, in one view and metric."""
     if selection is not None:
         check_selection(selection)
+    if spread not in get_args(Spread):
+        raise UserError(f"there is no spread over '{spread}'; {nearest(spread, get_args(Spread))}")
     results = tell_apart(results)
     rows = {id(result): result.rows(selection) for result in results}
     view, metric, notes = _choose(results, rows, view, metric)
@@ -131,6 +135,7 @@ def compare_results(
         selection,
         against,
         weighted,
+        spread,
         means,
         found,
         overall,

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from fedsense.errors import UserError
 from fedsense.evaluation.metrics import LOWER_IS_BETTER
 from fedsense.evaluation.summary import POOLED, Row, summarise
 from fedsense.personal import PersonalModel, described
+
+Spread = Literal["clients", "seeds"]  # what a standard deviation is over
 
 
 @dataclass(frozen=True)
@@ -264,7 +266,9 @@ def by_dataset(results: Sequence[Result]) -> list[Result]:
     return [replace(result, method=f"{result.own_name} · {result.dataset}") for result in results]
 
 
-def comparison(results: Sequence[Result], selection: str | None = None, weighted: bool = False) -> Grid:
+def comparison(
+    results: Sequence[Result], selection: str | None = None, weighted: bool = False, spread: Spread = "clients"
+) -> Grid:
     """Methods (on datasets, if there are several) by views and metrics; several seeds of a method are averaged."""
     of = {id(result): result.rows(selection) for result in results}
     rows = [row for result in results for row in of[id(result)]]
@@ -275,10 +279,10 @@ def comparison(results: Sequence[Result], selection: str | None = None, weighted
         cells = [dataset, method.removesuffix(f" · {dataset}")] if several else [method]
         mine = [row for r in results if (r.dataset, r.method) == (dataset, method) for row in of[id(r)]]
         for view, metric in columns:
-            cells.append(_cell([r for r in mine if (r.view, r.metric) == (view, metric)], metric, weighted))
+            cells.append(_cell([r for r in mine if (r.view, r.metric) == (view, metric)], metric, weighted, spread))
         body.append(cells)
     header = [*(["dataset"] if several else []), "method", *(f"{view} {metric}" for view, metric in columns)]
-    return Grid(header, body, _caption(results, rows, weighted))
+    return Grid(header, body, _caption(results, rows, weighted, spread))
 
 
 def costs(results: Sequence[Result]) -> Grid:
@@ -308,27 +312,28 @@ def report_json(results: Sequence[Result], folder: Path | None, selection: str |
     return without_nan(document)  # type: ignore[no-any-return]
 
 
-def _cell(rows: Sequence[Row], metric: str, weighted: bool) -> str:
-    if not rows:
+def _cell(rows: Sequence[Row], metric: str, weighted: bool, spread: Spread) -> str:
+    if not rows or not all(math.isfinite(r.mean) for r in rows):
         return "–"
-    scale = 1 if metric in LOWER_IS_BETTER else 100
-    if not all(math.isfinite(r.mean) for r in rows):
-        return "–"
-    mean = scale * float(np.mean([r.weighted_mean if weighted else r.mean for r in rows]))
-    spread = scale * float(np.mean([r.std for r in rows]))
-    digits = 2 if scale == 1 else 1
-    single = all(len(r.clients) == 1 for r in rows)  # nothing to spread over
-    return f"{mean:.{digits}f}" if weighted or single else f"{mean:.{digits}f}±{spread:.{digits}f}"
+    scale, digits = (1, 2) if metric in LOWER_IS_BETTER else (100, 1)
+    means = [r.weighted_mean if weighted else r.mean for r in rows]
+    if spread == "seeds":
+        std = float(np.std(means, ddof=1)) if len(rows) > 1 else None
+    else:  # weights have none, and of one client there is nothing to spread over
+        std = None if weighted or all(len(r.clients) == 1 for r in rows) else float(np.mean([r.std for r in rows]))
+    mean = f"{scale * float(np.mean(means)):.{digits}f}"
+    return mean if std is None else f"{mean}±{scale * std:.{digits}f}"
 
 
-def _caption(results: Sequence[Result], rows: Sequence[Row], weighted: bool) -> str:
+def _caption(results: Sequence[Result], rows: Sequence[Row], weighted: bool, spread: Spread) -> str:
     which = sorted({f"{row.selection} (round {row.round})" for row in rows})
     seeds = sorted({result.seed for result in results})
     each = Counter(method for method, _ in {(row.method, row.seed) for row in rows if row.clients}).values()
     few, many = min(each, default=0), max(each, default=0)
     averaged = f"{few} to {many} seeds, averaged" if few < many else f"{len(seeds)} seeds, averaged"
+    by_samples = "mean weighted by clients' test samples" if weighted else "mean"
     parts = [
-        "mean weighted by clients' test samples" if weighted else "mean ± standard deviation over clients",
+        by_samples if weighted and spread == "clients" else f"{by_samples} ± standard deviation over {spread}",
         "in %" if not any(row.metric in LOWER_IS_BETTER for row in rows) else "in %, errors in their own units",
         "; ".join(which[:3]) + (" …" if len(which) > 3 else ""),
         averaged if len(seeds) > 1 else f"seed {seeds[0]}" if seeds else "",

@@ -272,6 +272,25 @@ def test_weights_and_views(here, study):
     assert of_global["notes"] == ["without a global accuracy: local"]
 
 
+def test_a_deviation_is_over_clients_or_over_seeds(here, tmp_path):
+    """Means of the seeds: 0.55 and 0.65, 60 ± 7.1 (√2/2 · 10 points); clients are 5 points beside them."""
+    for seed, low in enumerate((0.5, 0.6)):
+        write_run(tmp_path / "two", "local", seed, {"a": low, "b": low + 0.1})
+    write_run(tmp_path / "two", "fedavg", 0, {"a": 0.5, "b": 0.6})
+    folder = str(tmp_path / "two")
+    _, output, _ = here("compare", folder, "--format", "markdown")
+    assert "| local | 60.0±5.0 |" in output
+    _, output, _ = here("compare", folder, "--format", "markdown", "--spread", "seeds")
+    assert "| local | 60.0±7.1 |" in output
+    assert "| fedavg | 55.0 | 49.5 |" in output, "of one seed there is none"
+    assert "mean ± standard deviation over seeds" in output
+    _, output, _ = here("compare", folder, "--format", "markdown", "--spread", "seeds", "--weighted")
+    assert "| local | 61.7±7.1 |" in output  # b counts twice: 0.5667 and 0.6667
+    assert "mean weighted by clients' test samples ± standard deviation over seeds" in output
+    with pytest.raises(fedsense.UserError, match="no spread over 'seed'; did you mean 'seeds'"):
+        fedsense.compare(folder, spread="seed")
+
+
 def test_many_pairs_only_the_wins(here, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     write_study(tmp_path / "many", seeds=1, gains={f"m{i}": 0.01 * i for i in range(9)})

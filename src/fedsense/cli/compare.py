@@ -27,6 +27,13 @@ class Format(StrEnum):
     json = "json"
 
 
+class Spread(StrEnum):
+    """What a standard deviation is over."""
+
+    clients = "clients"
+    seeds = "seeds"
+
+
 def compare(
     folders: Annotated[
         list[Path], typer.Argument(metavar="RUN…", help="Experiments, single runs, or folders of experiments.")
@@ -44,6 +51,9 @@ def compare(
         typer.Option("--summary", metavar="WHICH", help="final, last-K, validation, or best-on-test."),
     ] = None,
     weighted: Annotated[bool, typer.Option("--weighted", help="Weight clients by their test samples.")] = False,
+    spread: Annotated[
+        Spread, typer.Option("--spread", help="In the table of scores, what ± is over.")
+    ] = Spread.clients,
     target: Annotated[
         str | None,
         typer.Option("--target", metavar="SCORE", help="Rounds and MB to reach 0.8, or 95% of --against's score."),
@@ -70,7 +80,7 @@ def compare(
             raise UserError(
                 f"{path} cannot be written: {'it is a folder' if path.is_dir() else 'its folder is not there'}"
             )
-    found = compare_results(read(folders), summary, weighted, view, metric, against, target)
+    found = compare_results(read(folders), summary, weighted, view, metric, against, target, spread.value)
     if picture is not None or frontier is not None:
         _draw(found, picture, frontier)
     kind = Format.json if json_ else format_

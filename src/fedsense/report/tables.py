@@ -27,7 +27,7 @@ Titled = tuple[str, Grid]
 
 def tables(c: Comparison) -> list[Titled]:
     """All there is to show, each table with a title."""
-    found = [("Scores", comparison(c.results, c.selection, c.weighted)), ("Costs", costs(c.results))]
+    found = [("Scores", comparison(c.results, c.selection, c.weighted, c.spread)), ("Costs", costs(c.results))]
     made = (_pairs(c), _overall(c), _ranks(c), _reached(c), _frontier(c), _worth(c))
     return found + [table for table in made if table is not None and table[1].rows]
 
