@@ -215,8 +215,8 @@ class Model:
     def predict(self, params: Mapping[str, Tensor], x: Tensor, batch: int | None = None) -> Output:
         """Inference over any number of samples, in pieces that fit the processor's cache."""
         if not len(x):  # some networks cannot do with nothing
-            logits, features, latent = self.infer(params, x.new_zeros(1, *x.shape[1:]))
-            return Output(logits[:0], features[:0], None if latent is None else latent[:0])
+            one = self.infer(params, x.new_zeros(1, *x.shape[1:]))
+            return Output(one.logits[:0], one.features[:0], None if one.latent is None else one.latent[:0])
         batch = batch or max(64, AT_ONCE // max(1, math.prod(x.shape[1:])))
         pieces = [self.infer(params, piece) for piece in torch.split(x, batch)]
         if len(pieces) == 1:
