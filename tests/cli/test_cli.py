@@ -247,6 +247,30 @@ def test_a_method_that_fails_does_not_take_the_others_with_it(recipe, capfd, mon
     assert last.get(("fedavg", 0), 0) < 4
 
 
+def test_progress_says_how_much_is_left_of_all_runs(recipe, capfd, monkeypatch):
+    _, output, _ = here(capfd, monkeypatch, recipe, "run", "small.toml", "--out", "out")
+    assert re.search(r"^local · seed 0: 4 rounds in \d+ s, personal 0\.\d+.*; 3 more runs, about \d+ s$", output, re.M)
+    assert re.search(r"^local · seed 1: .*; 1 more run, about \d+ s$", output, re.M)
+    assert re.search(r"^fedavg · seed 1: 4 rounds in \d+ s, personal [^;]*$", output, re.M), "then nothing is left"
+    more = ["--set", "seeds=[0, 1, 2]", "--resume"]
+    _, output, _ = here(capfd, monkeypatch, recipe, "run", "small.toml", "--out", "out", *more)
+    assert "seed 0:" not in output, "what was done before is not told again"
+    assert re.search(r"^local · seed 2: .*; 1 more run, about", output, re.M)
+
+
+def test_on_a_terminal_runs_that_are_over_leave_a_line_and_one_is_live(recipe, capfd, monkeypatch):
+    """So that the run under way is on the screen, however many there are."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    _, output, _ = here(capfd, monkeypatch, recipe, "run", "small.toml", "--out", "out")
+    frames = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", output).replace("\r", "\n").splitlines()
+    bars = [line.split() for line in frames if "round" in line and "·" in line]
+    assert {" ".join(words[:4]) for words in bars} == {f"{m} · seed {s}" for m in ("local", "fedavg") for s in (0, 1)}
+    last = max(i for i, line in enumerate(frames) if line.startswith("fedavg · seed 1") and "round 4/4" in line)
+    assert any(re.match(r"in all .* run 4/4 .*about \d+ s left", line) for line in frames[:last])
+    assert not any(line.startswith("in all") for line in frames[last:]), "in the end nothing is left of it"
+    assert "local · seed 0" not in "\n".join(frames[last - 3 : last]), "it is not drawn again"
+
+
 def wait_for(process, path, seconds=150):
     """Until the file is there, or the process has ended."""
     end = time.monotonic() + seconds

@@ -193,6 +193,7 @@ def pretrain(
     """Train a transformer without labels, for federations to begin with: [model] start = "FILE"."""
     from fedsense.cli.data import dataset_of
     from fedsense.data import load
+    from fedsense.engine.origin import duration
     from fedsense.errors import Interrupted, UserError
     from fedsense.pretraining import Epoch
     from fedsense.pretraining import pretrain as train
@@ -210,8 +211,8 @@ def pretrain(
         federations.append(load(name, **options))
 
     def tell(number: int, epoch: Epoch) -> None:
-        left = round((epochs - number - 1) * epoch.seconds)
-        print(f"epoch {number + 1}/{epochs}, error {epoch.loss:.4f}, {left} s left", file=sys.stderr)
+        left = duration((epochs - number - 1) * epoch.seconds)
+        print(f"epoch {number + 1}/{epochs}, error {epoch.loss:.4f}, {left} left", file=sys.stderr)
 
     how = {"model": model, "epochs": epochs, "batch": batch, "lr": lr, "masked": masked, "prototypes": prototypes}
     try:

@@ -108,7 +108,9 @@ def _one(
             say(f"  nearest that is here: {lack['nearest']}; run on it, under its own name: {lack['command']}")
     if dry_run:
         return _dry(plan, ways, folder, lacking, say)
-    failures += [failed for each in plan.runs if (failed := _run(each, folder, quiet))]
+    for number, each in enumerate(plan.runs, 1):
+        which = f"{number} of {len(plan.runs)}, in {folder / each.name}"
+        failures += filter(None, [_run(each, folder, quiet, which)])
     outcome = collect(plan, folder, lacking)
     if item.own and not lacking:
         outcome = _make(plan, ways, folder, outcome, quiet, failures)
@@ -138,7 +140,7 @@ def _lacking(paper: str, plan: Plan, ways: Ways) -> list[dict[str, str]]:
     return found
 
 
-def _run(experiment: Experiment, folder: Path, quiet: bool) -> str:
+def _run(experiment: Experiment, folder: Path, quiet: bool, which: str) -> str:
     """Run what is left of an experiment; what failed, in words."""
     from fedsense.cli.progress import Display
     from fedsense.errors import RunFailed
@@ -147,7 +149,7 @@ def _run(experiment: Experiment, folder: Path, quiet: bool) -> str:
     recipe = experiment.recipe
     place = folder / experiment.name
     with Display(several_seeds=len(recipe.seeds) > 1, to_stderr=quiet) as display:
-        display.intro(recipe.model_copy(update={"description": f"in {place}"}))
+        display.intro(recipe.model_copy(update={"description": which}))
         try:
             run_recipe(recipe, place, listen=display.listen)  # each run goes on by itself
         except RunFailed as failure:

@@ -107,3 +107,10 @@ def _now() -> str:
 def _add(folder: Path, line: dict[str, Any]) -> None:
     with (folder / SESSIONS_FILE).open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
+
+
+def duration(seconds: float) -> str:
+    """As one says it: 42 s, 12 min, 3.5 h."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -15,7 +15,7 @@ from typing import Any
 
 from fedsense.comparing import compare_results
 from fedsense.engine.folder import RUN_FILE, read_json, write_atomically
-from fedsense.engine.origin import sessions
+from fedsense.engine.origin import duration, sessions
 from fedsense.errors import UserError
 from fedsense.experiment import FREE, find_experiments
 from fedsense.packing import opened
@@ -124,7 +124,7 @@ def origin(folders: Iterable[Path], command: str = "") -> str:
         "; ".join(f"`{text}`" for text in commands) or "command not written down",
         "commit " + (", ".join(_distinct(s["commit"] or "unknown" for s in found)) or "not written down"),
         ", ".join(_distinct(s["machine"] for s in found)) or "machine not written down",
-        f"{len(every)} run{'s' * (len(every) != 1)} in {_duration(seconds)}" if found else f"{len(every)} runs",
+        f"{len(every)} run{'s' * (len(every) != 1)} in {duration(seconds)}" if found else f"{len(every)} runs",
         ", ".join(_distinct(s["at"][:10] for s in found)),
     ]
     killed = sum("seconds" not in session for session in found)
@@ -301,9 +301,3 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 def _distinct(texts: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(texts))
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
