@@ -52,6 +52,11 @@ def folder(tmp_path_factory):
     return place
 
 
+def test_who_was_there_is_no_newcomer(folder):
+    with pytest.raises(UserError, match=r"the very clients .* was trained with, whose scores it has; name others"):
+        join(folder, people(5, 8, 11, 14))
+
+
 def test_newcomers_get_a_model_from_the_folder_alone(folder):
     joined = join(folder, people(9, 23, first=10), samples=(6, 12, 500))
     assert {(p.client, p.samples) for p in joined.points} == {(c, n) for c in ("p10", "p11") for n in (6, 12, 24)}

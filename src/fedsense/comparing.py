@@ -116,6 +116,10 @@ def compare_results(
     alone = {r.method for r in results if r.algorithm == "local"}
     done = [result for result in results if result.finished]
     trials = sorted(_trials(done, rows, view, metric, weighted), key=lambda trial: trial.method not in alone)
+    if against is not None and not any(trial.method == against for trial in trials):
+        ended = any(r.method == against and r.finished for r in results)
+        why = f"has no {view} {metric} to compare with" if ended else "has no finished run to compare with"
+        raise UserError(f"--against {against}: it {why}; name another method" + ", or another --view" * ended)
     means = scores(trials)
     found, overall = pairs(trials, same, against, lower)
     of_dataset: dict[str, dict[str, float]] = {}
@@ -283,6 +287,8 @@ def _courses(results: Sequence[Result], view: str, metric: str) -> list[Course]:
                 cost = totals([left.pop(0)])
                 spent = spent + np.array([(cost["bytes_up"] + cost["bytes_down"]) / 1e6, cost["seconds"]])
             costs.append(spent.tolist())
+        if not points:
+            continue  # it has no such score, and so never the target's
         rounds, values = [number for number, _ in points], [value for _, value in points]
         megabytes, seconds = [c[0] for c in costs], [c[1] for c in costs]
         found.append(Course(result.dataset, result.method, result.seed, rounds, values, megabytes, seconds))

@@ -13,7 +13,7 @@ runs/demo/
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -44,7 +44,8 @@ class Place(Protocol):
 
 
 def choose_folder(recipe: Recipe, out: Path | None, resume: bool) -> Path:
-    """``out``, or runs/NAME, or the first free runs/NAME-2, -3, …; with ``resume`` the newest that exists.
+    """``out``, or runs/NAME, or the first free runs/NAME-2, -3, …; with ``resume`` the newest that is not finished, or
+    else the newest.
 
     Where there is nothing to resume yet (a run killed at its very beginning), it is begun.
     """
@@ -54,13 +55,26 @@ def choose_folder(recipe: Recipe, out: Path | None, resume: bool) -> Path:
         if not resume and (out / RECIPE_FILE).exists():
             raise UserError(f"{out} already holds an experiment; go on with it (--resume), or choose another --out")
         return out
-    runs = Path("runs")
-    taken = [p for p in runs.glob(f"{recipe.name}*") if re.fullmatch(rf"{re.escape(recipe.name)}(-\d+)?", p.name)]
-    numbered = {int(p.name.removeprefix(recipe.name).lstrip("-") or 1): p for p in taken}
+    numbered = _numbered(recipe)
     if resume and numbered:
-        return numbered[max(numbered)]
+        return numbered[max([n for n, folder in numbered.items() if not _ended(folder)] or numbered)]
     free = next(n for n in range(1, len(numbered) + 2) if n not in numbered)
-    return runs / (recipe.name if free == 1 else f"{recipe.name}-{max(numbered) + 1}")
+    return Path("runs") / (recipe.name if free == 1 else f"{recipe.name}-{max(numbered) + 1}")
+
+
+def unfinished(recipe: Recipe) -> list[Path]:
+    """Experiments of this name that were begun and not ended, where :func:`choose_folder` looks."""
+    return [folder for folder in _numbered(recipe).values() if (folder / RECIPE_FILE).exists() and not _ended(folder)]
+
+
+def _numbered(recipe: Recipe) -> dict[int, Path]:
+    """runs/NAME is 1, runs/NAME-2 is 2, …"""
+    name = re.compile(rf"{re.escape(recipe.name)}(?:-(\d+))?")
+    return {int(n.group(1) or 1): p for p in Path("runs").glob(f"{recipe.name}*") if (n := name.fullmatch(p.name))}
+
+
+def _ended(folder: Path) -> bool:
+    return (folder / SUMMARY_FILE).exists()  # written last
 
 
 def run_name(label: str, seed: int) -> str:
@@ -201,8 +215,27 @@ def _refuse_changes(before: Mapping[str, Any], after: Mapping[str, Any], folder:
         if key in GROWING and then and now and all(one in now for one in then):
             continue
         if key not in FREE and then != now:
+            where, was, is_ = next(_differing(then, now, key))
             raise UserError(
-                f"'{key}' differs from what {folder} began with ({then!r} then, {now!r} now); "
+                f"'{where}' differs from what {folder} began with ({_briefly(was)} then, {_briefly(is_)} now); "
                 "resume with the same recipe, or start anew in another folder (--out)"
             )
     refuse_fewer_rounds(folder, before, after)
+
+
+def _differing(then: Any, now: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
+    """The places where two tables of a recipe differ, each as somebody would write it in --set."""
+    if isinstance(then, Mapping) and isinstance(now, Mapping):
+        for key in sorted({*then, *now}):
+            yield from _differing(then.get(key), now.get(key), f"{path}.{key}")
+    elif isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
+        for number, (was, is_) in enumerate(zip(then, now, strict=True)):
+            name = was.get("label") or was.get("name") if isinstance(was, Mapping) else None
+            yield from _differing(was, is_, f"{path}.{name or number}")
+    elif then != now:
+        yield path, then, now
+
+
+def _briefly(value: Any) -> str:
+    text = "nothing" if value is None else repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}…"

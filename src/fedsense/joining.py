@@ -84,6 +84,8 @@ def join(folder: str | Path, newcomers: Federation, samples: Sequence[int] = (),
     """Newcomers join the run in ``folder``, with each number of labelled ``samples`` and with all they have."""
     folder = Path(folder)
     about = read_json(folder / RUN_FILE)
+    if about.get("fingerprint") == newcomers.fingerprint:
+        raise UserError(f"these are the very clients {folder} was trained with, whose scores it has; name others")
     task = Task(**{key: about["task"][key] for key in ("classes", "kind", "values")} | {"members": {}})
     task = replace(task, classes=tuple(task.classes), values=tuple(task.values))
     method = _method(about)

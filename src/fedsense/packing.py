@@ -69,13 +69,17 @@ def opened(path: Path) -> Path:
 
 @lru_cache(32)
 def _unpacked(file: Path, _: int) -> Path:
+    if file.suffix == ".toml":
+        raise UserError(f"{file.name} is a recipe; run it (fedsense run {file.name}), and name the folder of its runs")
     place = tempfile.TemporaryDirectory(prefix="fedsense-")
     atexit.register(place.cleanup)
     try:
         with tarfile.open(file) as archive:
             archive.extractall(place.name, filter="data")  # nothing outside, no links out, no devices
+    except tarfile.ReadError as error:  # whose text is that of every kind of archive it is not
+        raise UserError(f"{file.name} is neither a folder of runs nor a file that `fedsense pack` wrote") from error
     except (tarfile.TarError, EOFError, OSError) as error:
-        text = f"{file.name} is neither a folder of runs nor a file that `fedsense pack` wrote ({error})"
+        text = f"{file.name} is neither a folder of runs nor a whole file that `fedsense pack` wrote ({error})"
         raise UserError(text) from error
     return Path(place.name)
 

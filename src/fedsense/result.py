@@ -22,6 +22,7 @@ from fedsense.evaluation.summary import POOLED, Row, summarise
 from fedsense.personal import PersonalModel, described
 
 Spread = Literal["clients", "seeds"]  # what a standard deviation is over
+WORDS = ("method", "dataset", "over", "harmed", "verdict")  # columns of tables that hold no numbers
 
 
 @dataclass(frozen=True)
@@ -270,33 +271,50 @@ def comparison(
     results: Sequence[Result], selection: str | None = None, weighted: bool = False, spread: Spread = "clients"
 ) -> Grid:
     """Methods (on datasets, if there are several) by views and metrics; several seeds of a method are averaged."""
-    of = {id(result): result.rows(selection) for result in results}
-    rows = [row for result in results for row in of[id(result)]]
+    used = _by_method(results)
+    of = {id(run): run.rows(selection) for _, runs in used for run in runs}
+    rows = [row for mine in of.values() for row in mine]
     columns = list(dict.fromkeys((row.view, row.metric) for row in rows))
-    several = len({result.dataset for result in results}) > 1
     body = []
+    for names, runs in used:
+        mine = [row for run in runs for row in of[id(run)]]
+        cells = [[r for r in mine if (r.view, r.metric) == column] for column in columns]
+        body.append(
+            [*names, *(_cell(c, metric, weighted, spread) for c, (_, metric) in zip(cells, columns, strict=True))]
+        )
+    scored = [run for _, runs in used for run in runs if any(row.clients for row in of[id(run)])]
+    caption = _caption(scored, rows, weighted, spread)
+    return Grid([*_first_columns(results), *(f"{view} {metric}" for view, metric in columns)], body, caption)
+
+
+def _by_method(results: Sequence[Result]) -> list[tuple[list[str], list[Result]]]:
+    """The names of each row, the dataset's if there are several, and its runs.
+
+    Those that are finished; where none is, all, and the name says how far they are.
+    """
+    several = len(_first_columns(results)) > 1
+    found = []
     for dataset, method in dict.fromkeys((result.dataset, result.method) for result in results):
-        cells = [dataset, method.removesuffix(f" · {dataset}")] if several else [method]
-        mine = [row for r in results if (r.dataset, r.method) == (dataset, method) for row in of[id(r)]]
-        for view, metric in columns:
-            cells.append(_cell([r for r in mine if (r.view, r.metric) == (view, metric)], metric, weighted, spread))
-        body.append(cells)
-    header = [*(["dataset"] if several else []), "method", *(f"{view} {metric}" for view, metric in columns)]
-    return Grid(header, body, _caption(results, rows, weighted, spread))
+        runs = [r for r in results if (r.dataset, r.method) == (dataset, method)]
+        done = [r for r in runs if r.finished]
+        name = method.removesuffix(f" · {dataset}") if several else method
+        name += "" if done else f" ({min(r.done for r in runs)}/{runs[0].rounds})"
+        found.append(([*([dataset] if several else []), name], done or runs))
+    return found
+
+
+def _first_columns(results: Sequence[Result]) -> list[str]:
+    return ["dataset", "method"] if len({result.dataset for result in results}) > 1 else ["method"]
 
 
 def costs(results: Sequence[Result]) -> Grid:
     """What each method cost: a run's mean over the seeds."""
     units = {"MB down": ("bytes_down", 1e6), "MB up": ("bytes_up", 1e6), "training s": ("seconds", 1.0)}
     units["peak MB"] = ("peak_memory_bytes", 1e6)
-    several = len({result.dataset for result in results}) > 1
     body = []
-    for dataset, method in dict.fromkeys((result.dataset, result.method) for result in results):
-        runs = [r for r in results if (r.dataset, r.method) == (dataset, method)]
-        each = [r.cost for r in [r for r in runs if r.finished] or runs]
-        means = [f"{np.mean([c[key] for c in each]) / unit:.1f}" for key, unit in units.values()]
-        body.append([*([dataset] if several else []), method.removesuffix(f" · {dataset}"), *means])
-    header = [*(["dataset"] if several else []), "method", *units]
+    for names, runs in _by_method(results):
+        body.append([*names, *(f"{np.mean([r.cost[key] for r in runs]) / unit:.1f}" for key, unit in units.values())])
+    header = [*_first_columns(results), *units]
     return Grid(header, body, "a whole run: bytes as serialised, local training, memory of the largest process")
 
 
@@ -325,19 +343,23 @@ def _cell(rows: Sequence[Row], metric: str, weighted: bool, spread: Spread) -> s
     return mean if std is None else f"{mean}±{scale * std:.{digits}f}"
 
 
-def _caption(results: Sequence[Result], rows: Sequence[Row], weighted: bool, spread: Spread) -> str:
+def _caption(scored: Sequence[Result], rows: Sequence[Row], weighted: bool, spread: Spread) -> str:
     which = sorted({f"{row.selection} (round {row.round})" for row in rows})
-    seeds = sorted({result.seed for result in results})
-    each = Counter(method for method, _ in {(row.method, row.seed) for row in rows if row.clients}).values()
+    each = Counter((result.dataset, result.method) for result in scored).values()
     few, many = min(each, default=0), max(each, default=0)
-    averaged = f"{few} to {many} seeds, averaged" if few < many else f"{len(seeds)} seeds, averaged"
-    by_samples = "mean weighted by clients' test samples" if weighted else "mean"
+    seeds = {result.seed for result in scored}
+    what = "mean weighted by clients' test samples" if weighted else "mean"
+    if spread == "seeds":
+        what += " ± standard deviation over seeds"
+    elif not weighted:
+        what += " ± standard deviation over clients" + " of a seed" * (many > 1)
     parts = [
-        by_samples if weighted and spread == "clients" else f"{by_samples} ± standard deviation over {spread}",
+        what,
         "in %" if not any(row.metric in LOWER_IS_BETTER for row in rows) else "in %, errors in their own units",
         "; ".join(which[:3]) + (" …" if len(which) > 3 else ""),
-        averaged if len(seeds) > 1 else f"seed {seeds[0]}" if seeds else "",
+        f"averaged over {few} to {many} seeds" if few < many else f"averaged over {many} seeds" * (many > 1),
+        f"seed {min(seeds)}" if len(seeds) == 1 else "",
+        "in brackets: rounds done by who is not finished" * any(not result.finished for result in scored),
+        "SYNTHETIC data" * any(result.synthetic for result in scored),
     ]
-    if any(result.synthetic for result in results):
-        parts.append("SYNTHETIC data")
     return "; ".join(part for part in parts if part)

@@ -445,6 +445,22 @@ def test_folders_without_out_are_numbered(recipe, capfd, monkeypatch):
     assert sorted(p.name for p in (recipe / "runs").iterdir()) == ["small", "small-2"]
 
 
+def test_an_experiment_that_is_not_finished_is_named_and_gone_on_with(recipe, capfd, monkeypatch):
+    short = ["--set", "rounds=1", "--set", "seeds=[0]", "--set", "method=local"]
+    here(capfd, monkeypatch, recipe, "run", "small.toml", *short)
+    (recipe / "runs" / "small" / "summary.json").unlink()  # what is written last
+    _, _, err = here(capfd, monkeypatch, recipe, "run", "small.toml", *short)
+    assert "runs/small is not finished, and --resume goes on with it; this begins anew, in runs/small-2" in err
+    _, out, err = here(capfd, monkeypatch, recipe, "run", "small.toml", *short, "--resume")
+    assert "everything is in runs/small (" in out
+    assert "not finished" not in err
+    assert "runs/small-2 (" in here(capfd, monkeypatch, recipe, "run", "small.toml", *short, "--resume")[1]
+    words = ["run", "small.toml", *short, "--resume", "--set", "training.lr=0.5"]
+    code, _, err = here(capfd, monkeypatch, recipe, *words)
+    assert code == 2
+    assert "'training.lr' differs from what runs/small-2 began with (nothing then, 0.5 now)" in err
+
+
 def test_help_and_version(tmp_path):
     assert "demo" in fedsense("--help", cwd=tmp_path).stdout
     assert fedsense("--version", cwd=tmp_path).stdout.strip() == "0.1.0"

@@ -143,6 +143,8 @@ def test_formats(here, study):
     latex = here("compare", "study", "--format", "latex")[1]
     assert latex.count(r"\begin{tabular}") == latex.count(r"\toprule") == latex.count(r"\bottomrule") == 5
     assert re.search(r"local & \d+\.\d\$\\pm\$\d", latex)
+    assert r"\begin{tabular}{llp{5cm}rrr}" in latex, "words are on the left, and long ones in lines"
+    assert r"worth it? every client" in latex
     assert not re.search(r"(?<!\\)%(?! no ranks)", latex), (
         "per cent signs are written so that TeX does not skip the line"
     )
@@ -155,6 +157,10 @@ def test_formats(here, study):
     pairs = document(here, "study")["comparison"]["pairs"]
     assert gains == {p["first"]: p["gain"] for p in pairs if p["second"] == "local"}
     assert sum(r["table"] == "runs" for r in rows) == 8 * 25
+    runs = [r for r in rows if r["table"] == "runs"]
+    assert {(r["seed"], r["view"], r["metric"], r["round"], r["quantity"]) for r in runs if r["method"] == "local"} == {
+        (str(seed), "personal", "accuracy", "2", "final") for seed in range(5)
+    }
     assert here("compare", "study", "--format", "json")[1] == here("compare", "study", "--json")[1]
     code, out, err = here("compare", "study", "--format", "markdown", "--out", "table.md")
     assert (code, out, err) == (0, "", "written to table.md\n")
@@ -228,10 +234,13 @@ def test_clients_drawn_anew_with_every_seed(here, tmp_path, monkeypatch):
         (["."], None),
         (["empty"], "empty holds no runs"),
         (["study", "--format", "html"], "html"),
+        (["study", "--frontier", "costs.png"], "costs.png: pictures are drawn as SVG; name it costs.svg"),
+        (["recipe.toml"], "recipe.toml is a recipe; run it (fedsense run recipe.toml), and name the folder of its run"),
     ],
 )
 def test_mistakes(here, study, words, message):
     (study.parent / "empty").mkdir()
+    (study.parent / "recipe.toml").touch()
     code, _, err = here("compare", *words)
     assert code == (2 if message else 0)
     assert (message or "") in err

@@ -68,7 +68,67 @@ def test_a_run_without_scores_makes_its_method_no_cheaper(here, tmp_path):
     assert (cost["fedavg"], cost["protohar"]) == (4, 4)
     assert "without a personal accuracy: fedavg seed 2" in notes(found)
     _, out, _ = here("compare", "study", "--format", "markdown")
-    assert "4 to 5 seeds, averaged" in out
+    assert "averaged over 4 to 5 seeds" in out
+
+
+def stop_after_a_round(run):
+    for name in ("scores", "ledger"):
+        path = run / f"{name}.jsonl"
+        path.write_text(path.read_text().splitlines()[0] + "\n")
+
+
+def test_who_is_not_finished_is_named_so_and_not_averaged_with_those_who_are(here, tmp_path):
+    """Half of the final scores after the first of two rounds: fedavg's would be 45 % and not 55 with seed 2's."""
+    write_study(tmp_path / "study", gains={"local": 0.0, "fedavg": 0.05})
+    _, before, _ = here("compare", "study", "--format", "markdown")
+    stop_after_a_round(tmp_path / "study" / "fedavg-seed2")
+    for seed in range(5):
+        stop_after_a_round(tmp_path / "study" / f"local-seed{seed}")
+    _, out, _ = here("compare", "study", "--format", "markdown")
+    mean = {text: float(text.split("| fedavg | ")[1][:4]) for text in (before, out)}
+    assert mean[out] == pytest.approx(mean[before], abs=0.3)
+    assert out.count("| local (1/2) | ") == 2, "scores and costs"
+    assert "in brackets: rounds done by who is not finished" in out
+    assert "not finished" not in before
+
+
+def test_a_reference_without_scores_is_refused(here, tmp_path):
+    write_study(tmp_path / "study", gains={"local": 0.0, "fedavg": 0.05})
+    code, _, err = here("compare", "study", "--view", "global", "--against", "local")
+    assert code == 2
+    assert "--against local: it has no global accuracy to compare with; name another method, or another --view" in err
+    for seed in range(5):
+        stop_after_a_round(tmp_path / "study" / f"local-seed{seed}")
+    assert "local: it has no finished run to compare with; name" in here("compare", "study", "--against", "local")[2]
+
+
+def test_a_target_of_a_view_is_not_for_who_has_no_such_score(here, tmp_path):
+    write_study(tmp_path / "study")
+    found = document(here, "study", "--view", "global", "--target", "0.3")
+    assert {one["method"] for one in found["comparison"]["reached"]} == {"fedavg", "protohar"}
+
+
+def test_all_pairs_are_one_family_also_those_with_too_few_seeds(here, tmp_path):
+    """Two pairs, one of them with one seed: both p are corrected for two, so that p is never below p clients."""
+    write_study(tmp_path / "many", gains={"local": 0.0, "fedavg": 0.05})
+    write_study(tmp_path / "one", seeds=1, gains={"local": 0.0, "fedavg": 0.05}, federation="elsewhere")
+    few, whole = sorted(document(here, "many", "one")["comparison"]["pairs"], key=lambda pair: pair["seeds"])
+    assert (few["seeds"], whole["seeds"]) == (1, 5)
+    assert few["p_holm"] is None
+    assert whole["p_holm"] == pytest.approx(2 * whole["p"])
+    assert whole["p_holm"] >= whole["p_clients_holm"]
+    _, out, _ = here("compare", "many", "one", "--format", "markdown")
+    assert "Holm's correction for 2 pairs" in out
+    assert "5+: of one seed nobody knows" in out
+    assert "averaged over 1 to 5 seeds" in out
+
+
+def test_too_few_clients_for_so_many_pairs(here, tmp_path):
+    """Eight clients can have p = 2/2⁸ at the least, and times seven pairs or more that is above 5 %."""
+    write_study(tmp_path / "study", gains=dict.fromkeys(("local", "fedavg", "moon", "fedper", "fedrep"), 0.0))
+    _, out, _ = here("compare", "study", "--format", "markdown")
+    assert "| too few clients (10 pairs) |" in out
+    assert "pairs: fewer could be shown, try --against" in out
 
 
 def test_a_score_that_is_none_is_told(here, tmp_path):

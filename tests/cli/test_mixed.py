@@ -71,7 +71,7 @@ def test_run_resume_compare_and_models(here, tmp_path):
     assert [name.split("/")[0] for name in clients] == ["phones", "phones", "watches", "watches"]
     code, _, err = here("run", "mixed.toml", "--set", "rounds=3", "--resume", "--set", "data.phones.samples=30")
     assert code == 2
-    assert "'data' differs from what" in err
+    assert "'data.phones.samples' differs from what" in err
     assert here("compare", "runs/mixed")[0] == 0
     run = Result.read(folder / "hetfedrep-seed0")
     client = next(name for name in run.test_sizes if name.startswith("watches/"))

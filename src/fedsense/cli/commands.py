@@ -111,7 +111,9 @@ def join(
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the dataset.")
     ] = None,
-    out: Out = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Folder of the result (default: RUN/joined).")
+    ] = None,
     json_: Json = False,
 ) -> None:
     """Clients that were not there get what a run learned, and learn only what is their own."""
@@ -128,6 +130,10 @@ def join(
         counts = [int(n) for n in samples.split(",") if n.strip()]
     except ValueError as error:
         raise UserError(f"--samples {samples}: give whole numbers, as in --samples 5,10,20") from error
+    if min(counts, default=1) < 1:
+        raise UserError(f"--samples {samples}: nobody learns from less than one; all of them are tried anyway")
+    if run.is_file():
+        raise UserError(f"{run} is a file: runs are packed without their models; join where they were run")
     newcomers = load(name, **options)
     folder, results = out or run / "joined", []
     runs = find_runs(run)
@@ -248,7 +254,7 @@ def _run(
 ) -> None:
     from fedsense.cli.progress import Display
     from fedsense.errors import Interrupted, UserError
-    from fedsense.experiment import choose_folder, run_recipe
+    from fedsense.experiment import choose_folder, run_recipe, unfinished
     from fedsense.recipe import load_recipe
     from fedsense.result import report_json
 
@@ -256,6 +262,8 @@ def _run(
         raise UserError("--previous goes with --resume")
     recipe = load_recipe(source, overrides)
     folder = choose_folder(recipe, out, resume)
+    for begun in unfinished(recipe) if out is None and not resume else ():
+        print(f"{begun} is not finished, and --resume goes on with it; this begins anew, in {folder}", file=sys.stderr)
     again = ["fedsense", *(["demo"] if source == "demo" else ["run", source])]
     again += [word for override in overrides for word in ("--set", override)]
     again += ["--out", str(folder), "--resume", *(["--executor", "flower"] if flower else [])]

@@ -80,6 +80,9 @@ def compare(
             raise UserError(
                 f"{path} cannot be written: {'it is a folder' if path.is_dir() else 'its folder is not there'}"
             )
+    for path in (picture, frontier):
+        if path is not None and path.suffix.lower() != ".svg":
+            raise UserError(f"{path}: pictures are drawn as SVG; name it {path.with_suffix('.svg')}")
     found = compare_results(read(folders), summary, weighted, view, metric, against, target, spread.value)
     if picture is not None or frontier is not None:
         _draw(found, picture, frontier)
@@ -146,12 +149,13 @@ def show_grid(console: object, grid: Grid, stacked: bool = False) -> None:
     from rich.markup import escape
     from rich.table import Table
 
+    from fedsense.result import WORDS
+
     assert isinstance(console, Console)
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0 if stacked else (0, 1, 0, 0))
-    words = ("method", "dataset", "over", "harmed", "verdict")
     for number, column in enumerate(grid.header):
         title = column.replace(" ", "\n", 1) if stacked else column
-        text = not number or column in words
+        text = not number or column in WORDS
         longest = max((len(row[number]) for row in grid.rows), default=0)
         least = min(longest, NAME_WIDTH) if column in ("method", "over") else None  # names stay whole, verdicts fold
         table.add_column(title, justify="left" if text else "right", overflow="fold", no_wrap=not text, min_width=least)

@@ -225,11 +225,12 @@ def _measured(
 
 
 def _judged(tested: Sequence[tuple[Pair, Differences]]) -> list[Pair]:
-    """Holm's correction over all of them, and what may then be said."""
-    over_clients = [i for i, (pair, _) in enumerate(tested) if not math.isnan(pair.p_clients)]
-    whole = [i for i, (pair, _) in enumerate(tested) if pair.seeds >= ENOUGH_SEEDS]
-    corrected = dict(zip(over_clients, holm([tested[i][0].p_clients for i in over_clients]), strict=True))
-    final = dict(zip(whole, holm([tested[i][0].p for i in whole]), strict=True))
+    """Holm's correction over all of them, and what may then be said.
+
+    One family: a pair with too few seeds wins nothing, and counts as compared all the same.
+    """
+    over_clients = holm([1.0 if math.isnan(pair.p_clients) else pair.p_clients for pair, _ in tested])
+    over_both = holm([pair.p if pair.seeds >= ENOUGH_SEEDS else 1.0 for pair, _ in tested])
     found = []
     for i, (pair, d) in enumerate(tested):
         needed = seeds_needed(d.mean, d.seed_variance, d.client_variance, len(d.rows[0]), ALPHA / max(len(tested), 1))
@@ -237,11 +238,11 @@ def _judged(tested: Sequence[tuple[Pair, Differences]]) -> list[Pair]:
             needed = max(needed, ENOUGH_SEEDS)
         pair = replace(
             pair,
-            p_clients_holm=corrected.get(i, math.nan),
-            p_holm=final.get(i, math.nan),
+            p_clients_holm=math.nan if math.isnan(pair.p_clients) else over_clients[i],
+            p_holm=over_both[i] if pair.seeds >= ENOUGH_SEEDS else math.nan,
             seeds_needed=needed,
         )
-        verdict, says = _verdict(pair, len(whole))
+        verdict, says = _verdict(pair, len(tested))
         better = pair.first if pair.gain > 0 else pair.second
         found.append(replace(pair, verdict=verdict, says=says, winner=better if verdict == "win" else None))
     return found
@@ -268,8 +269,8 @@ def _verdict(pair: Pair, together: int) -> tuple[Verdict, str]:
     if abs(pair.gain) < 1e-12:
         return "not shown", "no difference"
     if pair.blocked_by_clients:
-        most = pair.gaining if pair.gain > 0 else pair.losing
-        return "not shown", f"no difference shown: {ahead} is better for {most} of {pair.clients} clients"
+        better = [f"{pair.first} is better for {pair.gaining}", f"{pair.second} for {pair.losing}"]
+        return "not shown", f"no difference shown: {' and '.join(better)} of {pair.clients} clients"
     if pair.seeds_needed is None:
         return "not shown", "no difference shown; clients differ too much for more seeds to help"
     more = max(pair.seeds_needed, pair.seeds + 1)

@@ -11,11 +11,11 @@ from dataclasses import asdict
 from typing import Any
 
 from fedsense.comparing import Comparison
-from fedsense.evaluation.comparing import Pair
+from fedsense.evaluation.comparing import FEWEST_CLIENTS, Pair
 from fedsense.evaluation.metrics import LOWER_IS_BETTER
 from fedsense.evaluation.statistics import ALPHA, ENOUGH_SEEDS
 from fedsense.evaluation.worth import ClientGain
-from fedsense.result import Grid, comparison, costs
+from fedsense.result import WORDS, Grid, comparison, costs
 
 MANY_PAIRS = 30  # more are only told of if they are wins
 NAMED = 4  # of the clients that are harmed
@@ -52,8 +52,8 @@ def latex(c: Comparison) -> str:
                 [
                     r"\begin{table}",
                     r"\centering",
-                    rf"\caption{{{_tex(title)}. {_tex(grid.caption)}.}}",
-                    rf"\begin{{tabular}}{{l{'r' * (len(grid.header) - 1)}}}",
+                    rf"\caption{{{_tex(title)}{'' if title.endswith('?') else '.'} {_tex(grid.caption)}.}}",
+                    rf"\begin{{tabular}}{{{''.join(map(_column, grid.header))}}}",
                     r"\toprule",
                     lines[0],
                     r"\midrule",
@@ -68,22 +68,24 @@ def latex(c: Comparison) -> str:
 
 
 def tidy(c: Comparison) -> str:
-    """One line a number, unrounded: table, dataset, method, over (what), client, quantity, value."""
+    """One line a number, unrounded; a column that does not concern it is empty."""
     text = io.StringIO()
-    write = csv.writer(text, lineterminator="\n").writerow
-    write(["table", "dataset", "method", "over", "client", "quantity", "value"])
+    columns = ["table", "dataset", "method", "over", "client", "seed", "view", "metric", "round", "quantity", "value"]
+    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+    writer.writeheader()
 
     def numbers(table: str, entry: dict[str, Any], method: str, over: str = "", client: str = "") -> None:
+        about = {"table": table, "dataset": entry.get("dataset", ""), "method": method, "over": over, "client": client}
         for name, value in entry.items():
             if name not in ("dataset", "method", "first", "second", "over", "client", "clients_named"):
                 shown = "" if value is None or (isinstance(value, float) and math.isnan(value)) else value
-                write([table, entry.get("dataset", ""), method, over, client, name, shown])
+                writer.writerow({**about, "view": c.view, "metric": c.metric, "quantity": name, "value": shown})
 
     for result in c.results:
         for row in result.rows(c.selection):
-            for client, value in row.clients.items():
-                name = f"{row.view} {row.metric}, seed {row.seed}, {row.selection} ({row.round})"
-                write(["runs", result.dataset, result.method, "", client, name, value])
+            about = {"table": "runs", "dataset": result.dataset, "method": result.method, "seed": row.seed}
+            about |= {"view": row.view, "metric": row.metric, "round": row.round, "quantity": row.selection}
+            writer.writerows({**about, "client": client, "value": value} for client, value in row.clients.items())
     for score in c.scores:
         numbers("scores", asdict(score), score.method)
     for pair in c.pairs:
@@ -91,7 +93,7 @@ def tidy(c: Comparison) -> str:
     for both in c.overall:
         numbers("overall", asdict(both), both.first, both.second)
     for method, rank in (c.ranks.ranks or {}).items():
-        write(["ranks", "", method, "", "", "average rank", rank])
+        numbers("ranks", {"average rank": rank}, method)
     for reached in c.reached:
         numbers("reached", asdict(reached), reached.method)
     for cost in c.costs:
@@ -119,6 +121,11 @@ def _tex(text: str) -> str:
     names |= {letter: f"${name}$" for letter, name in GREEK.items()} | {"·": r"$\cdot$"}
     names |= {"≥": r"$\geq$", "≤": r"$\leq$", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "…": r"\ldots{}"}
     return "".join(names.get(letter, f"\\{letter}" if letter in "&%$#_{}" else letter) for letter in text)
+
+
+def _column(heading: str) -> str:
+    """How a column of LaTeX is set: words on the left, many of them in several lines, numbers on the right."""
+    return r"p{5cm}" if heading == "harmed" else "l" if heading in WORDS else "r"
 
 
 def _several(c: Comparison) -> bool:
@@ -164,7 +171,7 @@ def _pairs(c: Comparison) -> Titled | None:
             f"{pair.gaining}/{pair.losing}",
             _p(pair.p_clients_holm),
             _p(pair.p_holm),
-            _verdict(pair),
+            _verdict(pair, len(c.pairs)),
         ]
         for pair in shown
     ]
@@ -179,19 +186,28 @@ def _pairs(c: Comparison) -> Titled | None:
         f"more (here: {count}); all two-sided, "
         f"with Holm's correction for {pairs}. A win has p ≤ {ALPHA:g}. In brackets: with how many seeds a "
         "difference as large as it looks would be found four times in five (–: with no number of them, as clients "
-        f"differ; clients: too few of these agree){hidden}"
+        f"differ; clients: too few of these agree{_other_brackets(c)}){hidden}"
     )
     what = f"against {c.against}" if c.against else "all pairs"
     return f"Which is better? {c.view} {c.metric}, {what}", Grid(_pair_header(several), body, caption)
 
 
-def _verdict(pair: Pair) -> str:
+def _verdict(pair: Pair, together: int) -> str:
     """In a few words; ``pair.says`` is the sentence."""
     if pair.verdict == "win":
         return f"{pair.winner} is better"
+    if pair.verdict == "too few clients" and pair.clients >= FEWEST_CLIENTS:
+        return f"{pair.verdict} ({together} pairs)"
     if pair.verdict in ("too few seeds", "not shown") and abs(pair.gain) > 1e-12:
         return f"{pair.verdict} ({_needed(pair)})"
     return pair.verdict
+
+
+def _other_brackets(c: Comparison) -> str:
+    """What else stands in brackets behind these verdicts."""
+    one = any(pair.seeds == 1 for pair in c.pairs)
+    many = any(pair.verdict == "too few clients" and pair.clients >= FEWEST_CLIENTS for pair in c.pairs)
+    return f"; {ENOUGH_SEEDS}+: of one seed nobody knows" * one + "; pairs: fewer could be shown, try --against" * many
 
 
 def _needed(pair: Pair) -> str:
