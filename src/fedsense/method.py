@@ -132,6 +132,10 @@ class Method:
     def requires(self, task: Task) -> None:
         """Raise a UserError, naming clients and remedy, if the method cannot serve this federation."""
 
+    def too_few(self, rounds: int) -> str:
+        """What one should know who runs it for so few rounds only; "" if they are enough for it to be itself."""
+        return ""
+
     def init_server(self, task: Task, params: Params) -> Bundle:
         return {}
 

@@ -258,6 +258,19 @@ def test_progress_says_how_much_is_left_of_all_runs(recipe, capfd, monkeypatch):
     assert re.search(r"^local · seed 2: .*; 1 more run, about", output, re.M)
 
 
+def test_too_few_rounds_for_a_method_to_be_itself_are_told(recipe, capfd, monkeypatch):
+    """λ of FedAPA after four of 50 rounds is (1 − cos(4π/50))/2 = 1.57 % of what it will be."""
+    methods = 'method=["fedavg", "fedapa", {name="fedclar", warm_up=4}, {name="modcl", pretrain_rounds=4}]'
+    _, output, _ = here(capfd, monkeypatch, recipe, "run", "small.toml", "--out", "out", "--set", methods)
+    assert [line for line in output.splitlines() if line.startswith("note: ")] == [
+        "note: fedapa, 4 rounds: its contrast warms up for 50 rounds (warm_up), and comes to 1.6% of its weight",
+        "note: fedclar, 4 rounds: clients are grouped after round 4 (warm_up): it is FedAvg",
+        "note: modcl, 4 rounds: labels are not looked at before round 5 (pretrain_rounds)",
+    ], "once, not for every seed"
+    kinds = {"fedapa": {"warm_up": 4}, "fedclar": {"warm_up": 3}, "modcl": {"pretrain_rounds": 3}, "fedavg": {}}
+    assert not any(METHODS[name](**options).too_few(4) for name, options in kinds.items())
+
+
 def test_on_a_terminal_runs_that_are_over_leave_a_line_and_one_is_live(recipe, capfd, monkeypatch):
     """So that the run under way is on the screen, however many there are."""
     monkeypatch.setenv("FORCE_COLOR", "1")

@@ -38,6 +38,7 @@ class Display:
         self.several_seeds = several_seeds
         self.wide = self.console.width >= 110
         self.data_to_tell = False  # of several datasets: what was taken of each, and what was left out
+        self.cautioned: set[str] = set()  # methods
         self.runs = 0  # how many there will be, if that is known
         self.longest = 0  # of their names
         self.ended = 0
@@ -83,6 +84,14 @@ class Display:
             each = [federation.description.replace("; ", "\n  "), f"classes: {', '.join(federation.task.classes)}"]
             self.console.print("  " + "\n  ".join(each), markup=False)
 
+    def caution(self, label: str, engine: Engine) -> None:
+        """Once for all seeds."""
+        told = engine.method.too_few(engine.settings.rounds)
+        if told and label not in self.cautioned:
+            self.cautioned.add(label)
+            text = f"note: {label}, {engine.settings.rounds} rounds: {told}"
+            self.console.print(text, markup=False, soft_wrap=True)
+
     def listen(self, label: str, seed: int) -> list[Listener]:
         return [Progress(self, label, seed)]
 
@@ -116,7 +125,7 @@ class Progress(Listener):
 
     def __init__(self, display: Display, label: str, seed: int) -> None:
         self.display = display
-        self.name = display.name(label, seed)
+        self.label, self.name = label, display.name(label, seed)
         self.alone_in_display = False
         self.task: TaskID | None = None
         self._said, self._began, self._from = 0.0, 0.0, 0
@@ -131,6 +140,7 @@ class Progress(Listener):
     def started(self, engine: Engine) -> None:
         self._began, self._from = time.monotonic(), engine.round
         self.display.tell_data(engine.federation)
+        self.display.caution(self.label, engine)
         if not self.display.live:
             return
         self.display.draw()

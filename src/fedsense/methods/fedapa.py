@@ -84,6 +84,12 @@ class FedAPA(Method):
         needs_classes(self, task)
         share_one_width(self, task)
 
+    def too_few(self, rounds: int) -> str:
+        if rounds >= self.warm_up or self.align <= self.align_start:
+            return ""
+        share = self.strength(rounds) / self.align
+        return f"its contrast warms up for {self.warm_up} rounds (warm_up), and comes to {share:.1%} of its weight"
+
     def init_server(self, task: Task, params: Params) -> Bundle:
         if self.selection == "random":
             return {}

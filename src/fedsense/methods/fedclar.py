@@ -79,6 +79,11 @@ class FedCLAR(Method):
                 about="clusters",
             )
 
+    def too_few(self, rounds: int) -> str:
+        if rounds > self.warm_up:
+            return ""
+        return f"clients are grouped after round {self.warm_up} (warm_up): it is FedAvg"
+
     def init_server(self, task: Task, params: Params) -> Bundle:
         trained = zeros_of_trained(part(params, *(PARTS if self.layers == "all" else ("head",))), task)
         compared = {name: torch.zeros(()) for name in trained}

@@ -77,6 +77,10 @@ class ModCL(Method):
     def requires(self, task: Task) -> None:
         share_one_model(self, task)
 
+    def too_few(self, rounds: int) -> str:
+        enough = rounds > self.pretrain_rounds
+        return "" if enough else f"labels are not looked at before round {self.pretrain_rounds + 1} (pretrain_rounds)"
+
     def init_server(self, task: Task, params: Params) -> Bundle:
         return {"model": params}
 
