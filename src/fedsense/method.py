@@ -4,6 +4,7 @@
 |---|---|---|
 | ``complete(network)`` | everywhere | nothing; puts into a client's network what the method needs in it |
 | ``requires(task)`` | server | nothing, or a UserError saying why the federation does not suit the method |
+| ``too_few(rounds)`` | server | what one should know who runs it for so few rounds |
 | ``init_server(task, params)`` | server | the server's Bundle; ``params`` are the starting values all clients share |
 | ``choose(server, clients, count, rng)`` | server | who takes part in a round, where not everyone does |
 | ``broadcast(server, client_id)`` | server | what goes down to this client |
