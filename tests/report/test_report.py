@@ -100,6 +100,49 @@ def test_an_unfinished_run_says_so_and_one_without_scores_is_no_failure(two):
     assert "Scores" in [what for what, _ in document("nothing", [])["left_out"]]
 
 
+def made(folder, method, values, rounds=1, done=1, seed=0, **about):
+    """A run that was evaluated after each round that is done, always with the same scores."""
+    facts = made_up.about(method, seed, list(values), rounds) | about
+    lines = made_up.scores([(r, values) for r in range(1, done + 1)])
+    made_up.write(folder / f"{method}-seed{seed}", facts, scores=lines, ledger=made_up.ledger(values, done))
+
+
+def tables(found, title):
+    return [table for table in found["tables"] if table["title"].startswith(title)]
+
+
+def test_runs_that_go_on_are_not_judged(tmp_path):
+    """Round 12 is not set against round 1, in words, in the table, or in the figure that is drawn from ``local``."""
+    made(tmp_path, "fedavg", {"ann": 0.9, "bob": 0.8}, rounds=12, done=12)
+    made(tmp_path, "fedavg", {"ann": 0.1, "bob": 0.2}, rounds=12, seed=1)
+    made(tmp_path, "local", {"ann": 0.1, "bob": 0.9}, rounds=12)
+    found = document("going", results(tmp_path))
+    said = " ".join(found["summary"])
+    assert "fedavg has a mean personal accuracy of 85.0 % over clients (round 12)." in said
+    assert "above" not in said
+    assert "Beside local" not in said
+    assert "Unfinished: fedavg seed 1 (1 of 12 rounds) and local seed 0 (1 of 12 rounds)." in said
+    assert not tables(found, "Against Local")
+    assert not tables(found, "Over seeds"), "of one finished run"
+    assert not any(found["local"].values())
+    assert found["final"]["personal"]["accuracy"]["fedavg"] == [0.9, 0.8], "of the finished seed"
+    assert ["Gain over Local", "a run of Local and one to compare with it must be finished first"] in found["left_out"]
+    made(tmp_path, "fedavg", {"ann": 0.9, "bob": 0.8}, rounds=12, done=11)
+    assert document("going", results(tmp_path))["summary"][1] == (
+        "No run is finished, so nothing is said of who is ahead."
+    )
+
+
+def test_of_local_alone_there_is_nothing_to_compare(tmp_path):
+    made(tmp_path, "local", {"ann": 0.5})
+    assert ["Gain over Local", "there is nothing to compare Local with"] in document("one", results(tmp_path))[
+        "left_out"
+    ]
+    made(tmp_path, "fedx", {"ann": 0.5}, federation="easy")
+    why = "no method has a run of Local on the same data beside it"
+    assert ["Gain over Local", why] in document("two", results(tmp_path))["left_out"]
+
+
 def test_curves_have_the_mean_and_the_extremes_of_seeds(two):
     curve = document("two", results(two))["curves"]["personal"]["accuracy"]["fedx"]
     assert curve["round"] == [1, 2]

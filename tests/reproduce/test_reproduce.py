@@ -374,6 +374,16 @@ def test_a_gallery_of_runs_alone_and_of_nothing(place, capfd):
     assert "*command not written down; commit not written down; machine not written down; 2 runs.*" in text
 
 
+def test_a_gallery_counts_runs_that_have_not_begun(place, capfd):
+    run = ["run", "made-up.toml", "--set", "seeds=[0, 1]", "--out", "r"]
+    assert cli([*run, "--set", "rounds=1"]) == 0
+    shutil.rmtree(place / "r" / "local-seed1")
+    shutil.rmtree(place / "r" / "fedavg-seed1")
+    (place / "r" / "fedavg-seed0" / "ledger.jsonl").write_text("")
+    gallery(capfd, "Mine", "r", "--out", "mine.md")
+    assert "3 of 4 runs are unfinished." in (place / "mine.md").read_text()
+
+
 @pytest.mark.parametrize(
     ("typed", "plain"),
     [

@@ -84,7 +84,7 @@ def document(name: str, results: Sequence[Result], recipe: Any = None, live: boo
         "left_out": [],
     }
     found |= _observed(runs)
-    _say_what_is_missing(found)
+    _say_what_is_missing(found, runs)
     return without_nan(found)  # type: ignore[no-any-return]
 
 
@@ -156,9 +156,9 @@ def _over_seeds(rounds: Sequence[int], lines: Sequence[Sequence[float]]) -> Docu
 
 
 def _final(runs: Iterable[Run], people: Mapping[str, Sequence[str]]) -> dict[Key, list[float]]:
-    """Every client's score as the summary counts it, mean over seeds."""
+    """Every client's score as the summary counts it, mean over the seeds that are finished, or else over all."""
     each: dict[Key, list[list[float]]] = {}
-    for run in runs:
+    for run in (run for same in _by_method(runs).values() for run in _finished(same) or same):
         for row in run.rows:
             values = [row.clients.get(who, math.nan) for who in people[row.view]]
             each.setdefault((row.view, row.metric, run.method), []).append(values)
@@ -274,18 +274,34 @@ def _about(runs: Sequence[Run]) -> dict[str, Document]:
     return found
 
 
-def _say_what_is_missing(found: Document) -> None:
+def _say_what_is_missing(found: Document, runs: Sequence[Run]) -> None:
     left = found["left_out"]
     if not found["curves"]:
         left.append(["Scores", "nothing has been evaluated yet"])
     elif not any(found["local"].values()):
-        left.append(["Gain over Local", "no run of the method local is among these"])
+        left.append(["Gain over Local", _why_no_gain(runs)])
     if not found["collaboration"]:
         left.append(["Who learns from whom", "only fedapa and fedamp record it"])
     if not found["drift"]:
         left.append(
             ["How far prototypes moved", "no method here has prototypes, or the runs are too old to have recorded it"]
         )
+
+
+def _why_no_gain(runs: Sequence[Run]) -> str:
+    alone = [run for run in runs if run.result.algorithm == "local"]
+    others = [run for run in runs if run.result.algorithm != "local"]
+    if not alone:
+        return "no run of the method local is among these"
+    if not others:
+        return "there is nothing to compare Local with"
+    if not _finished(alone) or not _finished(others):
+        return "a run of Local and one to compare with it must be finished first"
+    return "no method has a run of Local on the same data beside it"
+
+
+def _finished(runs: Iterable[Run]) -> list[Run]:
+    return [run for run in runs if run.result.finished]
 
 
 def _by_method(runs: Iterable[Run]) -> dict[str, list[Run]]:

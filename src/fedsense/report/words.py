@@ -42,28 +42,31 @@ class Words:
 
 
 def summary(runs: Sequence[Given]) -> Words:
-    """Of runs whose labels are told apart."""
-    said = Words(facts=_facts(runs), local=_references(runs))
+    """Of runs whose labels are told apart; who is ahead, of those that are finished."""
+    said = Words(facts=_facts(runs))
     said.paragraphs.append(_what_ran(runs))
-    scored = [run for run in runs if run[2]]
-    if not scored:
-        said.paragraphs.append("Nothing has been evaluated yet.")
-        return said
-    said.verdict = verdict([result for result, _, _ in scored])
-    if len(scored) > len({result.method for result, _, _ in scored}):
-        said.grids.append(("Over seeds", _seeds(scored)))
-    data = _names(result.dataset for result, _, _ in scored)
-    for name in data or [""]:  # scores on different data are not to be compared
-        same = [run for run in scored if run[0].dataset == name]
+    done = [run for run in runs if run[2] and run[0].finished]  # others had fewer rounds: nothing is said of them
+    said.local = _references(done)
+    if not done:
+        scored = any(rows for _, _, rows in runs)
+        said.paragraphs.append(
+            "No run is finished, so nothing is said of who is ahead." if scored else "Nothing has been evaluated yet."
+        )
+    said.verdict = verdict([result for result, _, _ in done])
+    if len(done) > len({result.method for result, _, _ in done}):
+        said.grids.append(("Over seeds", _seeds(done)))
+    data = list(dict.fromkeys(result.dataset for result, _, _ in done))
+    for name in data:  # scores on different data are not to be compared
+        same = [run for run in done if run[0].dataset == name]
         before = len(said.paragraphs)
         _speak(said, same, f"On {name}, " if len(data) > 1 else "")
         said.paragraphs[before:] = [text.replace(f" · {name}", "") for text in said.paragraphs[before:]]
-    said.paragraphs += _reservations(runs)
+    said.paragraphs += _reservations(runs) if any(rows for _, _, rows in runs) else []
     return said
 
 
 def _speak(said: Words, runs: Sequence[Given], where: str) -> None:
-    """What came out of runs on the same data, by the first view and metric."""
+    """What came out of finished runs on the same data, by the first view and metric."""
     view, metric = runs[0][2][0].view, runs[0][2][0].metric
     order, clients = _ranked(runs, view, metric), _clients(runs, view, metric)
     said.best = said.best or (order[0] if order else None)

@@ -17,8 +17,9 @@ from fedsense.comparing import compare_results
 from fedsense.engine.folder import RUN_FILE, read_json, write_atomically
 from fedsense.engine.origin import duration, sessions
 from fedsense.errors import UserError
-from fedsense.experiment import FREE, find_experiments
+from fedsense.experiment import FREE, RECIPE_FILE, find_experiments, run_name
 from fedsense.packing import opened
+from fedsense.recipe import make_recipe
 from fedsense.report.comparing import critical_difference
 from fedsense.report.figures import curves, svg
 from fedsense.report.tables import notes, tables
@@ -247,14 +248,26 @@ def _study(name: str, results: Sequence[Result], paper: str, pictures: Path) -> 
             if title.startswith(SHOWN[1]):
                 yield f"**{title}**\n\n{Grid(grid.header, grid.rows).markdown()}"
     yield from (f"Note: {note}." for note in notes(found) if note != f"no ranks: {found.ranks.why_not}")
-    unfinished = [r for r in results if not r.finished]
+    to_come = _to_come(results)
+    unfinished = sum(not result.finished for result in results) + to_come
     if unfinished:
-        yield f"{len(unfinished)} of {len(results)} runs are unfinished."
+        yield f"{unfinished} of {len(results) + to_come} runs are unfinished."
     if any(len(result.history) > 1 for result in results):
         drawn = svg(curves(results)).encode()
         if len(drawn) < MANY_BYTES:
             yield _picture(name, drawn, pictures / f"{_slug(name)}.svg")
     yield origin([result.folder for result in results if result.folder])
+
+
+def _to_come(results: Sequence[Result]) -> int:
+    """Runs of these experiments' recipes that have not begun."""
+    count = 0
+    for place in {result.folder.parent for result in results if result.folder}:
+        if (place / RECIPE_FILE).is_file():
+            recipe = make_recipe(read_json(place / RECIPE_FILE))
+            names = [run_name(label, seed) for seed in recipe.seeds for label in recipe.methods()]
+            count += sum(not (place / name / RUN_FILE).is_file() for name in names)
+    return count
 
 
 def _over_all(studies: Sequence[tuple[str, list[Result]]], pictures: Path) -> Iterator[str]:
