@@ -17,7 +17,7 @@ from fedsense.recipe import make_recipe
 from fedsense.report.gather import document, light_lines
 from fedsense.report.page import page
 from fedsense.report.watch import Watched, serve
-from fedsense.result import Result
+from fedsense.result import Result, by_dataset
 
 NAMES = ("ann", "bob", "cyd", "dan")
 LAST = {"fedapa": (0.9, 0.4, 0.7, 0.6), "local": (0.5, 0.6, 0.7, 0.3)}
@@ -55,14 +55,8 @@ def report(tmp_path_factory):
     folder = tmp_path_factory.mktemp("report")
     data = found(small(folder))
     count = [[3, 1], [2, 2], [0, 4], [5, 0]]
-    data["counts"] = {
-        "classes": ["walk", "sit"],
-        "clients": NAMES,
-        "train": count,
-        "val": count,
-        "test": count,
-        "seed": 0,
-    }
+    counts = {"classes": ["walk", "sit"], "clients": NAMES, "train": count, "val": count, "test": count, "seed": 0}
+    data["counts"] = {"made-up": counts}
     confusion = {"classes": ["walk", "sit"], "cells": [[8, 2], [1, 9]], "samples": 20, "seed": 0}
     data["confusion"] = {"fedapa": confusion, "local": confusion}
     plane = [[0.1 * i, (0.3 * i) % 1] for i in range(9)]
@@ -184,6 +178,43 @@ def test_a_phone_does_not_scroll_sideways(tab, report, width):
         "[...document.querySelectorAll('figure svg')].filter(s => s.getBoundingClientRect().right > innerWidth).length"
     )
     assert wide == 0
+    assert tab.errors == []
+
+
+LONG = "synthetic-imu-of-somebody"
+
+
+@pytest.fixture(scope="module")
+def two_datasets(tmp_path_factory):
+    """Two experiments whose clients have the same names, but for one."""
+    folder = tmp_path_factory.mktemp("two")
+    for name, people in (("walks", NAMES), ("rides", (*NAMES[:3], "eve"))):
+        for method, values in LAST.items():
+            facts = made_up.about(method, 0, people, 1) | {"federation": f"{LONG}-{name}"}
+            lines = made_up.scores([(1, dict(zip(people, values, strict=True)))], ("accuracy", "macro-f1"))
+            made_up.write(folder / name / f"{method}-seed0", facts, scores=lines, ledger=made_up.ledger(people, 1))
+    runs = [run for name in ("walks", "rides") for run in find_runs(folder / name)]
+    data = document("two", by_dataset([Result.read(run, light_lines) for run in runs]))
+    counts = {"classes": ["walk"], "seed": 0, **dict.fromkeys(("train", "val", "test"), [[1]] * 4)}
+    data["counts"] = {name: counts | {"clients": who} for name, who in data["people"]["personal"].items()}
+    (folder / "report.html").write_text(page(data))
+    return (folder / "report.html").as_uri()
+
+
+def test_datasets_are_shown_apart(tab, two_datasets):
+    tab.open(two_datasets)
+    said = "[...document.querySelectorAll('#clients > .table')].map(card => card.querySelector('h3').textContent)"
+    assert tab.js(said) == [f"Every client in numbers: {LONG}-{name}" for name in ("walks", "rides")]
+    assert tab.js("document.querySelectorAll('#clients .table')[1].querySelector('table').innerText.includes('eve')")
+    assert tab.js(FIRST_COLUMN) == [*NAMES, *NAMES[:3], "eve"]
+    heads = "[...document.querySelectorAll('#clients .table')].map(card => card.querySelector('thead').textContent)"
+    assert tab.js(heads) == ["clienttraintestfedapalocal"] * 2
+    rows = "csv(figures.find(f => f.id === '{}').rows()).split('\\n').map(line => line.split(',')[0]).slice(1, 5)"
+    assert tab.js(rows.format("rounds-by-client")) == list(NAMES), "nobody of the other dataset"
+    assert tab.js("[...document.querySelector('#figure-class-by-client select').options].map(o => o.value)") == [
+        f"{LONG}-walks", f"{LONG}-rides",
+    ]  # fmt: skip
+    assert f"{LONG}-walks" in tab.js("document.querySelector('#figure-class-by-client .note').textContent")
     assert tab.errors == []
 
 

@@ -15,7 +15,7 @@ from fedsense.report.gather import MANY, MOST_CELLS, document, light_lines
 from fedsense.report.page import page
 from fedsense.report.watch import Watched
 from fedsense.report.words import summary, verdict
-from fedsense.result import Result, tell_apart
+from fedsense.result import Result, by_dataset, tell_apart
 
 NAMES = ("ann", "bob", "cyd")
 
@@ -87,6 +87,29 @@ def test_scores_on_different_data_are_not_compared(two):
     assert any(text.startswith("On made-up, fedx has the highest mean personal accuracy, 66.7 %") for text in said)
     assert any(text.startswith("On easy, fedz has a mean personal accuracy of 100.0 %") for text in said)
     assert "not to be compared" in said[0]
+
+
+def test_people_of_one_name_on_two_datasets_are_two(tmp_path):
+    """walks: ann and bob, with two seeds; rides: another ann, and dan, with one, who have less data."""
+    for seed in (0, 1):
+        made(tmp_path / "a", "fedx", {"ann": 0.9, "bob": 0.8}, seed=seed, federation="walks")
+    few = {who: {"train": 7, "val": 0, "test": 5} for who in ("ann", "dan")}
+    easy = {"federation": "rides", "task": {"classes": ["bus"] * 4}, "clients": few}
+    made(tmp_path / "b", "fedx", {"ann": 0.2, "dan": 0.3}, **easy)
+    both = by_dataset(tell_apart(results(tmp_path / "a") + results(tmp_path / "b")))
+    found = document("both", both)
+    assert found["summary"][0].startswith(
+        "fedx ran on walks (2 clients with 40 training samples each, 2 classes, 2 seeds) and "
+        "rides (2 clients with 7 training samples each, 4 classes, one seed); network coad-cnn; 1 round."
+    )
+    assert "One seed only on rides: small differences may be chance." in found["summary"]
+    assert found["facts"][:4] == ["1 method", "2 clients", "1 round", "1 to 2 seeds"]
+    assert found["people"] == {"personal": {"walks": ["ann", "bob"], "rides": ["ann", "dan"]}}
+    assert (found["about"]["walks"]["ann"]["train"], found["about"]["rides"]["ann"]["train"]) == (40, 7)
+    assert found["final"]["personal"]["accuracy"] == {"fedx · walks": [0.9, 0.8], "fedx · rides": [0.2, 0.3]}
+    assert cells(found["heat"]["personal"]["accuracy"]["fedx · rides"], 2) == pytest.approx(np.array([[0.2], [0.3]]))
+    alike = [Result.read(run) for folder in ("a", "b") for run in find_runs(tmp_path / folder)]
+    assert document("both", alike)["methods"] == found["methods"], "told apart here, if nobody has before"
 
 
 def test_an_unfinished_run_says_so_and_one_without_scores_is_no_failure(two):
@@ -193,7 +216,7 @@ def test_names_cannot_break_out_of_the_page(tmp_path):
     assert text.count("<script") == 2
     assert "<b>bold" not in text
     (tmp_path / "page.html").write_text(text)
-    assert embedded(tmp_path / "page.html")["people"]["personal"] == [name, "other"]
+    assert embedded(tmp_path / "page.html")["people"]["personal"] == {"made-up": [name, "other"]}
 
 
 RECIPE = {
@@ -234,8 +257,8 @@ def test_the_report_has_what_needs_models_and_recordings(ran, here):
         recorded = result.history[-1]["scores"]["personal"]["test"]["accuracy"]
         assert right == pytest.approx(sum(recorded[c] * n for c, n in result.test_sizes.items())), method
         assert confusion["samples"] == sum(result.test_sizes.values())
-    counts = found["counts"]
-    assert [sum(row) for row in counts["test"]] == [found["about"][who]["test"] for who in counts["clients"]]
+    ((dataset, counts),) = found["counts"].items()
+    assert [sum(row) for row in counts["test"]] == [found["about"][dataset][who]["test"] for who in counts["clients"]]
     plane = found["embeddings"]
     assert plane["local"]["proto_label"] == []
     assert set(plane["protohar"]["proto_client"]) == {-1}

@@ -19,7 +19,7 @@ from fedsense.errors import UserError
 from fedsense.evaluation.metrics import LOWER_IS_BETTER
 from fedsense.evaluation.summary import Row
 from fedsense.report.words import TITLES, summary
-from fedsense.result import Result, comparison, costs
+from fedsense.result import Result, by_dataset, comparison, costs
 
 Matrix = NDArray[np.float64]  # client, evaluated round
 Document = dict[str, Any]
@@ -45,6 +45,8 @@ class Run:
 
 def document(name: str, results: Sequence[Result], recipe: Any = None, live: bool = False) -> Document:
     """All a page shows, but for what needs models or recordings."""
+    if len({(r.method, r.dataset) for r in results}) > len({r.method for r in results}):
+        results = by_dataset(results)
     runs = [Run(r, read_json(r.folder / RUN_FILE) if r.folder else {}, _rows(r)) for r in results]
     scored = [run for run in runs if run.rows]
     people = _people(scored)
@@ -68,6 +70,7 @@ def document(name: str, results: Sequence[Result], recipe: Any = None, live: boo
             for run in runs
         ],
         "methods": list(dict.fromkeys(run.method for run in runs)),
+        "dataset": {run.method: run.result.dataset for run in runs},
         "best": text.best,
         "local": text.local,
         "views": {view: TITLES.get(view, view) for view in people},
@@ -108,29 +111,34 @@ def _rows(result: Result) -> list[Row]:
         return result.rows("final")
 
 
-def _people(runs: Iterable[Run]) -> dict[str, list[str]]:
+People = dict[str, dict[str, list[str]]]  # view → dataset → clients: one name may be two people, of two datasets
+
+
+def _people(runs: Iterable[Run]) -> People:
     """Who is scored in each view."""
-    found: dict[str, dict[str, None]] = {}
+    found: dict[str, dict[str, dict[str, None]]] = {}
     for run in runs:
         for view, splits in run.result.history[-1]["scores"].items():
+            who = found.setdefault(view, {}).setdefault(run.result.dataset, {})
             for values in splits["test"].values():
-                found.setdefault(view, {}).update(dict.fromkeys(values))
-    return {view: list(who) for view, who in found.items()}
+                who.update(dict.fromkeys(values))
+    return {view: {name: list(who) for name, who in data.items()} for view, data in found.items()}
 
 
 Key = tuple[str, str, str]  # view, metric, method
 Seeds = list[tuple[list[int], Matrix]]  # of each seed: the evaluated rounds, and what every client had in them
 
 
-def _cubes(runs: Iterable[Run], people: Mapping[str, Sequence[str]]) -> dict[Key, Seeds]:
+def _cubes(runs: Iterable[Run], people: People) -> dict[Key, Seeds]:
     found: dict[Key, Seeds] = {}
     for run in runs:
         for view, splits in run.result.history[-1]["scores"].items():
             lines = [line for line in run.result.history if view in line["scores"]]
+            everyone = people[view][run.result.dataset]
             for metric in splits["test"]:
                 each = [line["scores"][view]["test"].get(metric, {}) for line in lines]
-                matrix = np.array([[values.get(who) for values in each] for who in people[view]], dtype=float)
-                matrix = matrix.reshape(len(people[view]), len(lines))  # also if nobody is scored
+                matrix = np.array([[values.get(who) for values in each] for who in everyone], dtype=float)
+                matrix = matrix.reshape(len(everyone), len(lines))  # also if nobody is scored
                 found.setdefault((view, metric, run.method), []).append(([line["round"] for line in lines], matrix))
     return found
 
@@ -155,12 +163,12 @@ def _over_seeds(rounds: Sequence[int], lines: Sequence[Sequence[float]]) -> Docu
     return found
 
 
-def _final(runs: Iterable[Run], people: Mapping[str, Sequence[str]]) -> dict[Key, list[float]]:
+def _final(runs: Iterable[Run], people: People) -> dict[Key, list[float]]:
     """Every client's score as the summary counts it, mean over the seeds that are finished, or else over all."""
     each: dict[Key, list[list[float]]] = {}
     for run in (run for same in _by_method(runs).values() for run in _finished(same) or same):
         for row in run.rows:
-            values = [row.clients.get(who, math.nan) for who in people[row.view]]
+            values = [row.clients.get(who, math.nan) for who in people[row.view][run.result.dataset]]
             each.setdefault((row.view, row.metric, run.method), []).append(values)
     return {key: [_mean(of) for of in zip(*seeds, strict=True)] for key, seeds in each.items()}
 
@@ -261,17 +269,18 @@ def _graph(weights: Mapping[str, Any], about: Mapping[str, Any]) -> Document:
     return {"who": who, "edges": edges}
 
 
-def _about(runs: Sequence[Run]) -> dict[str, Document]:
-    """Of every client how much it has, and its traits in words."""
-    found: dict[str, Document] = {}
+def _about(runs: Sequence[Run]) -> dict[str, dict[str, Document]]:
+    """Of every dataset and client how much it has, and its traits in words."""
+    every: dict[str, dict[str, Document]] = {}
     for run in runs:
+        found = every.setdefault(run.result.dataset, {})
         for who, traits in run.about.get("clients", {}).items():
             words = [str(v) for k, v in traits.items() if k not in ("train", "val", "test") and isinstance(v, str)]
             words = [word for word in words if word not in who]  # its name may say it all
             found.setdefault(who, {"train": traits["train"], "test": traits["test"], "traits": ", ".join(words)})
         for who, traits in run.about.get("newcomers", {}).items():
             found.setdefault(who, {"train": 0, "test": traits.get("test", 0), "traits": "took no part"})
-    return found
+    return every
 
 
 def _say_what_is_missing(found: Document, runs: Sequence[Run]) -> None:

@@ -349,6 +349,8 @@ const edge = (c, names, share = 0.34) => Math.min(c.w * share, Math.max(...names
 
 // ---------------------------------------------------------------- the figures
 
+const several = () => new Set(Object.values(D.dataset)).size > 1;
+const people = (method) => (D.people[now.view] || {})[D.dataset[method]] || [];
 const final = (method, view = now.view) => ((D.final[view] || {})[now.metric] || {})[method];
 const heat = (method) => ((D.heat[now.view] || {})[now.metric] || {})[method];
 const MOST_DOTS = 2000; // of a method
@@ -374,7 +376,7 @@ figure("clients", "strip", {
   title: "Every client: its score, and its gain over Local",
   have: () => shown((D.final[now.view] || {})[now.metric]).length > 0,
   draw(c) {
-    const methods = shown(D.final[now.view][now.metric]), rivals = methods.filter(gains), who = D.people[now.view];
+    const methods = shown(D.final[now.view][now.metric]), rivals = methods.filter(gains);
     const panels = [{ title: `${now.view} ${now.metric}`, methods, of: final, fmt: score }];
     if (rivals.length) panels.push({ title: "gain over Local", methods: rivals, of: gains, fmt: points, zero: true });
     const left = edge(c, methods, 0.3), row = 34, [places, tall] = boxes(c, panels.length, { tall: methods.length * row, left, right: 24, bottom: 26, least: 420 });
@@ -390,7 +392,7 @@ figure("clients", "strip", {
         values.forEach((v, j) => {
           if (!known(v) || j % step) return;
           const bad = panel.zero && lost(v);
-          p.g.append(mark(p.X(v), middle + (((j * 7) % 11) - 5) * 2, bad ? "down" : "circle", panel.zero ? (bad ? "var(--bad)" : "var(--good)") : look(m).colour, bad ? 3.6 : 3.2, { opacity: 0.65, "data-tip": `${who[j]}\n${m}: ${panel.fmt(v)}` }));
+          p.g.append(mark(p.X(v), middle + (((j * 7) % 11) - 5) * 2, bad ? "down" : "circle", panel.zero ? (bad ? "var(--bad)" : "var(--good)") : look(m).colour, bad ? 3.6 : 3.2, { opacity: 0.65, "data-tip": `${people(m)[j]}\n${m}: ${panel.fmt(v)}` }));
         });
         const x = p.X(mean(values) ?? 0);
         p.g.append(s("line", { x1: x, x2: x, y1: middle - 13, y2: middle + 13, stroke: "var(--ink)", "stroke-width": 2.5, "data-tip": `${m}, mean: ${panel.fmt(mean(values) ?? 0)}` }));
@@ -398,9 +400,9 @@ figure("clients", "strip", {
     });
     return tall;
   },
-  rows: () => [["method", "client", now.metric, "gain over Local"], ...shown(D.final[now.view][now.metric]).flatMap((m) => { const gain = gains(m) || []; return final(m).map((v, i) => [m, D.people[now.view][i], v, gain[i]]); })],
+  rows: () => [["method", "client", now.metric, "gain over Local"], ...shown(D.final[now.view][now.metric]).flatMap((m) => { const gain = gains(m) || []; return final(m).map((v, i) => [m, people(m)[i], v, gain[i]]); })],
   alt: () => shown(D.final[now.view][now.metric]).map((m) => `${m}: mean ${score(mean(final(m)))}` + (gains(m) ? `, ${gains(m).filter((v) => v > 1e-9).length} clients gain over Local and ${gains(m).filter(lost).length} lose` : "")).join(". "),
-  caption: () => `A dot is a client, mean over seeds; a bar is the mean of all. ${D.people[now.view].length > MOST_DOTS ? "Of so many clients some are drawn. " : ""}Triangles that point down are clients who would be better off alone.`,
+  caption: () => `A dot is a client, mean over seeds; a bar is the mean of all. ${Object.values(D.people[now.view]).some((who) => who.length > MOST_DOTS) ? "Of so many clients some are drawn. " : ""}Triangles that point down are clients who would be better off alone.`,
 });
 
 figure("clients", "rounds-by-client", {
@@ -409,7 +411,7 @@ figure("clients", "rounds-by-client", {
     { key: "order", label: "order", options: () => [["name", "by name"], ["score", "by last score"], ["rise", "by how much it rose"]] }],
   have: () => D.methods.some((m) => heat(m)),
   read() {
-    const found = heat(own(this, "method")), who = D.people[now.view], wide = found.round.length, order = own(this, "order");
+    const found = heat(own(this, "method")), who = people(own(this, "method")), wide = found.round.length, order = own(this, "order");
     found.ready ||= new Uint16Array(Uint8Array.from(atob(found.cells), (ch) => ch.charCodeAt(0)).buffer);
     const value = (i, k) => (found.ready[i * wide + k] > 65534 ? null : found.low + (found.ready[i * wide + k] / 65534) * (found.high - found.low));
     const key = { name: () => 0, score: (i) => -value(i, wide - 1), rise: (i) => value(i, 0) - value(i, wide - 1) }[order];
@@ -433,28 +435,30 @@ figure("clients", "rounds-by-client", {
 
 figure("classes", "class-by-client", {
   title: "Who has how much of which class",
-  choices: [{ key: "split", label: "samples", options: () => [["all", "all samples"], ["train", "for training"], ["val", "for validation"], ["test", "for testing"]] }],
-  have: () => Boolean(D.counts),
-  count(r, k, split = own(this, "split")) { return split === "all" ? ["train", "val", "test"].reduce((t, name) => t + D.counts[name][k][r], 0) : D.counts[split][k][r]; },
+  choices: [{ key: "dataset", label: "dataset", options: () => Object.keys(D.counts || {}).map((name) => [name, name]) },
+    { key: "split", label: "samples", options: () => [["all", "all samples"], ["train", "for training"], ["val", "for validation"], ["test", "for testing"]] }],
+  have: () => Object.keys(D.counts || {}).length > 0,
+  counts() { return D.counts[own(this, "dataset")]; },
+  count(r, k, split = own(this, "split")) { const of = this.counts(); return split === "all" ? ["train", "val", "test"].reduce((t, name) => t + of[name][k][r], 0) : of[split][k][r]; },
   draw(c) {
-    const { classes, clients } = D.counts, left = edge(c, classes), box = { x: left, y: 28, w: c.w - left - 12, h: Math.max(60, Math.min(420, classes.length * 24)) };
+    const of = this.counts(), { classes, clients } = of, left = edge(c, classes), box = { x: left, y: 28, w: c.w - left - 12, h: Math.max(60, Math.min(420, classes.length * 24)) };
     const most = Math.max(1, ...clients.flatMap((_, k) => classes.map((_, r) => this.count(r, k)))), stops = blues(), shade = (v) => along(stops, Math.log1p(v) / Math.log1p(most));
     scaleBar(c, c.w - 170, 4, 110, (t) => along(stops, t), "1", String(most));
     const below = grid(c, box, { rows: classes, columns: clients, value: (r, k) => this.count(r, k) || null, shade, word: String,
-      told: (r, k) => `${clients[k]}, ${classes[r]}\n` + ["train", "val", "test"].map((name) => `${name} ${D.counts[name][k][r]}`).join(", ") });
+      told: (r, k) => `${clients[k]}, ${classes[r]}\n` + ["train", "val", "test"].map((name) => `${name} ${of[name][k][r]}`).join(", ") });
     return box.y + box.h + below + 4;
   },
-  rows: () => [["client", "class", "train", "val", "test"], ...D.counts.clients.flatMap((who, k) => D.counts.classes.map((name, r) => [who, name, D.counts.train[k][r], D.counts.val[k][r], D.counts.test[k][r]]))],
-  alt() { const held = D.counts.clients.map((_, k) => D.counts.classes.filter((_, r) => this.count(r, k, "all")).length); return `${D.counts.clients.length} clients hold ${Math.min(...held)} to ${Math.max(...held)} of ${D.counts.classes.length} classes each.`; },
-  caption: () => `Numbers of samples, colours by their logarithm; as dealt with seed ${D.counts.seed}.`,
+  rows() { const of = this.counts(); return [["client", "class", "train", "val", "test"], ...of.clients.flatMap((who, k) => of.classes.map((name, r) => [who, name, of.train[k][r], of.val[k][r], of.test[k][r]]))]; },
+  alt() { const of = this.counts(), held = of.clients.map((_, k) => of.classes.filter((_, r) => this.count(r, k, "all")).length); return `${of.clients.length} clients hold ${Math.min(...held)} to ${Math.max(...held)} of ${of.classes.length} classes each.`; },
+  caption() { return `Numbers of samples, colours by their logarithm; ${several() ? `${own(this, "dataset")}, ` : ""}as dealt with seed ${this.counts().seed}.`; },
 });
 
 const confused = () => D.methods.filter((m) => m in (D.confusion || {}));
 figure("classes", "confusion", {
   title: "What is taken for what",
   choices: [{ key: "method", label: "method", first: () => D.best, options: () => confused().map((m) => [m, m]) },
-    { key: "beside", label: "beside it", options: () => { const others = confused().filter((m) => m !== own(figures.find((f) => f.id === "confusion"), "method")); const local = others.find((m) => Object.values(D.local).includes(m));
-      return [...new Set([local, ...others].filter(Boolean))].map((m) => [m, `beside ${m}`]); } }],
+    { key: "beside", label: "beside it", options: () => { const others = confused().filter((m) => m !== own(figures.find((f) => f.id === "confusion"), "method")); const local = D.local[own(figures.find((f) => f.id === "confusion"), "method")];
+      return [...new Set([local, ...others])].filter((m) => others.includes(m)).map((m) => [m, `beside ${m}`]); } }],
   have: () => confused().length > 0,
   two() { return [own(this, "method"), own(this, "beside")].filter(Boolean); },
   draw(c) {
@@ -636,20 +640,24 @@ function tableCard(title, header, rows, caption) {
   return h("div", { class: "card" }, h("div", { class: "head" }, h("h3", {}, title), h("span", { class: "tools" }, save)), table(title, header, rows), h("p", { class: "note" }, caption));
 }
 const MOST_ROWS = 1000;
-function clientTable() {
-  const methods = shown((D.final[now.view] || {})[now.metric]), who = D.people[now.view] || [];
-  if (!methods.length || who.length < 2) return "";
+/** A table of every dataset's clients: one name may be two people. */
+function clientTables() {
+  return Object.keys(D.people[now.view] || {}).map(clientTable).filter(Boolean);
+}
+function clientTable(dataset) {
+  const methods = shown((D.final[now.view] || {})[now.metric]).filter((m) => D.dataset[m] === dataset), who = D.people[now.view][dataset];
+  if (!methods.length || who.length < 2) return null;
   const gain = Object.fromEntries(methods.map((m) => [m, gains(m)])), of = Object.fromEntries(methods.map((m) => [m, final(m)]));
   const all = who.map((name, i) => {
-    const about = D.about[name] || { traits: "", train: "–", test: "–" };
+    const about = (D.about[dataset] || {})[name] || { traits: "", train: "–", test: "–" };
     return [name, about.traits, String(about.train), String(about.test), ...methods.map((m) => {
       const bad = gain[m] && known(gain[m][i]) && lost(gain[m][i]);
       return { text: score(of[m][i]) + (bad ? " ▾" : ""), lost: bad };
     })];
   });
   const traits = all.some((row) => row[1]), rows = (traits ? all : all.map((row) => [row[0], ...row.slice(2)])).slice(0, MOST_ROWS);
-  const more = all.length > rows.length ? ` The first ${MOST_ROWS} of ${all.length} clients.` : "";
-  return tableCard("Every client in numbers", ["client", ...(traits ? ["what it is"] : []), "train", "test", ...methods], rows,
+  const more = all.length > rows.length ? ` The first ${MOST_ROWS} of ${all.length} clients.` : "", names = methods.map((m) => (several() ? m.replace(` · ${dataset}`, "") : m));
+  return tableCard(`Every client in numbers${several() ? `: ${dataset}` : ""}`, ["client", ...(traits ? ["what it is"] : []), "train", "test", ...names], rows,
     `${now.view} ${now.metric}, mean over seeds. ▾: worse than Local.${more}`);
 }
 
@@ -689,9 +697,8 @@ function frame() {
 function render() {
   frame();
   figures.forEach(paint);
-  document.querySelector("#clients > .card.table")?.remove();
-  const all = clientTable();
-  if (all) { all.classList.add("table"); $("clients").append(all); }
+  document.querySelectorAll("#clients > .card.table").forEach((old) => old.remove());
+  for (const one of clientTables()) { one.classList.add("table"); $("clients").append(one); }
   const sections = [...document.querySelectorAll("main > section")];
   for (const section of sections.filter((one) => one.querySelector("figure"))) section.hidden = ![...section.querySelectorAll("figure, .table")].some((one) => !one.hidden);
   $("tables").hidden = !D.tables.length;

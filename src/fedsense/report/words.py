@@ -55,9 +55,8 @@ def summary(runs: Sequence[Given]) -> Words:
     said.verdict = verdict([result for result, _, _ in done])
     if len(done) > len({result.method for result, _, _ in done}):
         said.grids.append(("Over seeds", _seeds(done)))
-    data = list(dict.fromkeys(result.dataset for result, _, _ in done))
-    for name in data:  # scores on different data are not to be compared
-        same = [run for run in done if run[0].dataset == name]
+    data = _by_dataset(done)
+    for name, same in data.items():  # scores on different data are not to be compared
         before = len(said.paragraphs)
         _speak(said, same, f"On {name}, " if len(data) > 1 else "")
         said.paragraphs[before:] = [text.replace(f" · {name}", "") for text in said.paragraphs[before:]]
@@ -115,12 +114,10 @@ def verdict(results: Sequence[Result]) -> list[str]:
 
 def _facts(runs: Sequence[Given]) -> list[str]:
     clients = {len(about.get("clients", {})) for _, about, _ in runs}
-    rounds = {result.rounds for result, _, _ in runs}
-    seeds = sorted({result.seed for result, _, _ in runs})
     found = [_count(len({result.own_name for result, _, _ in runs}), "method")] if runs else []
-    found += [f"{_range(clients)} clients"] if clients else []
-    found += [f"{_range(rounds)} round{'s' * (rounds != {1})}"] if rounds else []
-    found += [f"seed{'s' * (len(seeds) > 1)} {_listed(map(str, seeds), 6)}"] if seeds else []
+    found += [f"{_range(clients)} client{'s' * (clients != {1})}"] if clients else []
+    found += [_rounds(runs)] if runs else []
+    found += [_seeds_of(runs)] if runs else []
     found += _names(about.get("federation", "") for _, about, _ in runs)
     found += _names(name for _, about, _ in runs for name in about.get("model", {}).get("names", []))
     return found
@@ -130,25 +127,59 @@ def _what_ran(runs: Sequence[Given]) -> str:
     if not runs:
         return "No run has begun yet."
     methods = _names(result.own_name for result, _, _ in runs)
-    data = _names(result.dataset for result, _, _ in runs)
     models = _names(name for _, about, _ in runs for name in about.get("model", {}).get("names", []))
-    clients = {len(about.get("clients", {})) for _, about, _ in runs}
-    train = sorted(sizes["train"] for sizes in runs[0][1].get("clients", {}).values())
-    classes = runs[0][1].get("task", {}).get("classes", [])
-    seeds = sorted({result.seed for result, _, _ in runs})
-    text = f"{_listed(methods, 8)} ran on {_listed(data, 4)}: {_range(clients)} clients"
-    everyone = {who for _, about, _ in runs for who in about.get("clients", {})}
-    text += f" at a time, {len(everyone)} in all," if len(everyone) > max(clients) else ""
-    text += f" with {_range({train[0], train[-1]})} training samples each" if train else ""
-    text += f", {_count(len(classes), 'class', 'classes')}" if len(classes) > 1 else ""
+    data = _by_dataset(runs)
+    several = len(data) > 1
+    each = [f"{name} ({_held(of)}, {_how_many_seeds(of)})" for name, of in data.items()]
+    text = f"{_listed(methods, 8)} ran on "
+    text += _listed(each, 4) if several else f"{next(iter(data))}: {_held(runs)}"
     text += f"; network {_listed(models, 4)}" if models else ""
-    text += f"; {_range({result.rounds for result, _, _ in runs})} rounds, "
-    text += f"{len(seeds)} seeds." if len(seeds) > 1 else "one seed."
+    text += f"; {_rounds(runs)}"
+    text += "." if several else f", {_how_many_seeds(runs)}."
     if any(result.synthetic for result, _, _ in runs):
         text += " The data are synthetic: they show how methods behave, not how well they do on people."
-    if len(data) > 1:
+    if several:
         text += " Scores on different data are not to be compared."
     return text
+
+
+def _held(runs: Sequence[Given]) -> str:
+    """How many clients runs on the same data have, and how much these hold."""
+    clients = {len(about.get("clients", {})) for _, about, _ in runs}
+    everyone = {who for _, about, _ in runs for who in about.get("clients", {})}
+    train = {sizes["train"] for _, about, _ in runs for sizes in about.get("clients", {}).values()}
+    classes = {len(about.get("task", {}).get("classes", [])) for _, about, _ in runs}
+    text = f"{_range(clients)} client{'s' * (clients != {1})}"
+    text += f" at a time, {len(everyone)} in all," if len(everyone) > max(clients) else ""
+    text += f" with {_range(train)} training samples each" if train else ""
+    return text + (f", {_range(classes)} classes" if max(classes) > 1 else "")
+
+
+def _rounds(runs: Sequence[Given]) -> str:
+    rounds = {result.rounds for result, _, _ in runs}
+    return f"{_range(rounds)} round{'s' * (rounds != {1})}"
+
+
+def _how_many_seeds(runs: Sequence[Given]) -> str:
+    many = len({result.seed for result, _, _ in runs})
+    return f"{many} seeds" if many > 1 else "one seed"
+
+
+def _seeds_of(runs: Sequence[Given]) -> str:
+    """By number; where datasets have different ones, how many."""
+    each = {tuple(sorted({result.seed for result, _, _ in of})) for of in _by_dataset(runs).values()}
+    if len(each) > 1:
+        many = {len(seeds) for seeds in each}
+        return f"{_range(many)} seed{'s' * (many != {1})}"
+    (seeds,) = each
+    return f"seed{'s' * (len(seeds) > 1)} {_listed(map(str, seeds), 6)}"
+
+
+def _by_dataset(runs: Sequence[Given]) -> dict[str, list[Given]]:
+    found: dict[str, list[Given]] = {}
+    for run in runs:
+        found.setdefault(run[0].dataset, []).append(run)
+    return found
 
 
 def _best(runs: Sequence[Given], order: Sequence[str], view: str, metric: str) -> str:
@@ -184,8 +215,11 @@ def _who_lost(clients: Mapping[str, Mapping[str, float]], method: str, local: st
 
 def _reservations(runs: Sequence[Given]) -> list[str]:
     found = []
-    if len({result.seed for result, _, _ in runs}) == 1:
-        found.append("One seed only: small differences may be chance.")
+    data = _by_dataset(runs)
+    single = [name for name, of in data.items() if len({result.seed for result, _, _ in of}) == 1]
+    if single:
+        where = f" on {_listed(single, 4)}" if len(single) < len(data) else ""
+        found.append(f"One seed only{where}: small differences may be chance.")
     unfinished = [f"{r.method} seed {r.seed} ({r.done} of {r.rounds} rounds)" for r, _, _ in runs if not r.finished]
     if unfinished:
         found.append(f"Unfinished: {_listed(unfinished, 6)}.")
