@@ -326,6 +326,20 @@ def test_the_verdict_is_that_of_the_comparison(tmp_path):
     assert verdict([result for result in every if result.method == "local"]) == []
 
 
+@pytest.mark.parametrize(
+    ("clients", "methods", "why"),
+    [
+        (3, 2, "3 clients cannot show how much people differ, 6 are the fewest"),
+        (6, 3, "6 clients are too few for 3 pairs at once"),
+    ],
+)
+def test_the_verdict_says_that_clients_are_too_few(tmp_path, clients, methods, why):
+    for seed in range(5):
+        for number in range(methods):
+            made(tmp_path, f"fed{number}", {f"p{i}": 0.1 * number + 0.01 * seed * i for i in range(clients)}, seed=seed)
+    assert verdict(results(tmp_path)) == [f"No method is called better than another: {why}."]
+
+
 def test_watch_waits_for_a_run_that_is_just_beginning(tmp_path):
     folder = tmp_path / "late"
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedsense.errors import UserError
+from fedsense.evaluation.comparing import FEWEST_CLIENTS, Pair
 from fedsense.evaluation.metrics import LOWER_IS_BETTER
 from fedsense.evaluation.summary import Row
 from fedsense.result import Grid, Result
@@ -97,19 +98,26 @@ def verdict(results: Sequence[Result]) -> list[str]:
         (pair.winner, pair.second if pair.winner == pair.first else pair.first, abs(pair.gain)) for pair in found.wins
     ]
     if not wins:
-        few = all(pair.verdict == "too few seeds" for pair in tested)
-        seeds = max(pair.seeds for pair in tested)
-        why = (
-            f"{_count(seeds, 'seed')} cannot show how much runs differ, five can"
-            if few
-            else "no difference is beyond chance"
-        )
-        return [f"No method is called better than another: {why}."]
+        return [f"No method is called better than another: {_why_none(tested)}."]
     named = [f"{better} over {worse} ({_signed(gain, found.metric)})" for better, worse, gain in wins[:SHOWN]]
     rest = f", and {len(wins) - SHOWN} pairs more" if len(wins) > SHOWN else ""
     pairs = _count(len(tested), "pair")
     how = f"signed ranks over clients, and a test over seeds and clients at once; Holm's correction for {pairs}"
     return [f"Better beyond chance in {found.view} {found.metric}: {'; '.join(named)}{rest} ({how})."]
+
+
+def _why_none(tested: Sequence[Pair]) -> str:
+    lacks = {pair.verdict for pair in tested}
+    seeds, clients = max(pair.seeds for pair in tested), max(pair.clients for pair in tested)
+    if lacks == {"too few seeds"}:
+        return f"{_count(seeds, 'seed')} cannot show how much runs differ, five can"
+    if lacks == {"too few clients"} and clients < FEWEST_CLIENTS:
+        return f"{_count(clients, 'client')} cannot show how much people differ, {FEWEST_CLIENTS} are the fewest"
+    if lacks == {"too few clients"}:
+        return f"{clients} clients are too few for {_count(len(tested), 'pair')} at once"
+    if lacks == {"too few seeds", "too few clients"}:
+        return "there are too few seeds, or too few clients"
+    return "no difference is beyond chance"
 
 
 def _facts(runs: Sequence[Given]) -> list[str]:
