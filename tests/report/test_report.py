@@ -156,6 +156,25 @@ def test_runs_that_go_on_are_not_judged(tmp_path):
     )
 
 
+def test_equal_means_are_no_win_and_whom_methods_harm_is_named(tmp_path):
+    """local 60 %, fedy 60.006 %, fedz 49.8 %: the first two are equal as far as tenths of a point tell."""
+    made(tmp_path, "local", {"ann": 0.6, "bob": 0.6, "cyd": 0.6, "dan": 0.6, "eve": 0.6})
+    made(tmp_path, "fedy", {"ann": 0.9, "bob": 0.3003, "cyd": 0.6, "dan": 0.6, "eve": 0.6})
+    said = document("tie", results(tmp_path))["summary"]
+    assert said[1] == "fedy and local have the same mean personal accuracy, 60.0 % over clients (round 1)."
+    assert said[2].endswith(
+        "makes 1 client better in personal accuracy and 1 worse; 3 stay the same. Harmed: bob (−30.0)."
+    )
+    made(tmp_path, "fedz", {"ann": 0.9, "bob": 0.2, "cyd": 0.3, "dan": 0.5, "eve": 0.59})
+    found = document("tie", results(tmp_path))
+    assert (
+        "have the highest mean personal accuracy, 60.0 % over clients (round 1): 10.2 points above fedz."
+        in (found["summary"][1])
+    )
+    assert found["summary"][3] == ("Harmed by others: by fedz, bob (−40.0), cyd (−30.0), dan (−10.0) and 1 other.")
+    assert [row[4] for row in tables(found, "Against Local")[0]["rows"]] == ["0.0", "−10.2"]
+
+
 def test_of_local_alone_there_is_nothing_to_compare(tmp_path):
     made(tmp_path, "local", {"ann": 0.5})
     assert ["Gain over Local", "there is nothing to compare Local with"] in document("one", results(tmp_path))[
@@ -338,6 +357,25 @@ def test_the_verdict_says_that_clients_are_too_few(tmp_path, clients, methods, w
         for number in range(methods):
             made(tmp_path, f"fed{number}", {f"p{i}": 0.1 * number + 0.01 * seed * i for i in range(clients)}, seed=seed)
     assert verdict(results(tmp_path)) == [f"No method is called better than another: {why}."]
+
+
+def test_runs_that_are_summarised_differently_are_made_alike(here, tmp_path):
+    """In round 1 everyone has 90 %, in round 2 50 %."""
+    for method, which in {"local": "final", "fedx": "best-on-test"}.items():
+        lines = made_up.scores([(1, dict.fromkeys(NAMES, 0.9)), (2, dict.fromkeys(NAMES, 0.5))])
+        facts = made_up.about(method, 0, NAMES, 2) | {"summary": which}
+        made_up.write(tmp_path / "both" / f"{method}-seed0", facts, scores=lines, ledger=made_up.ledger(NAMES, 2))
+    for words, said in ((), "say one for all: --summary final"), (("--summary", "final"), "1 seed cannot show"):
+        code, _, err = here("report", "both", *words)
+        assert code == 0, err
+        assert said in embedded(tmp_path / "both" / "report.html")["verdict"][0]
+    assert tables(embedded(tmp_path / "both" / "report.html"), "Scores")[0]["rows"] == [
+        ["fedx", "50.0±0.0"],
+        ["local", "50.0±0.0"],
+    ]
+    code, _, err = here("report", "both", "--summary", "first")
+    assert code == 2
+    assert "there is no summary 'first'" in err
 
 
 def test_watch_waits_for_a_run_that_is_just_beginning(tmp_path):

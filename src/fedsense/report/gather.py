@@ -43,16 +43,18 @@ class Run:
         return self.result.method
 
 
-def document(name: str, results: Sequence[Result], recipe: Any = None, live: bool = False) -> Document:
-    """All a page shows, but for what needs models or recordings."""
+def document(
+    name: str, results: Sequence[Result], recipe: Any = None, live: bool = False, selection: str | None = None
+) -> Document:
+    """All a page shows, but for what needs models or recordings; ``selection`` is None for what each recipe says."""
     if len({(r.method, r.dataset) for r in results}) > len({r.method for r in results}):
         results = by_dataset(results)
-    runs = [Run(r, read_json(r.folder / RUN_FILE) if r.folder else {}, _rows(r)) for r in results]
+    runs = [Run(r, read_json(r.folder / RUN_FILE) if r.folder else {}, _rows(r, selection)) for r in results]
     scored = [run for run in runs if run.rows]
     people = _people(scored)
     cubes = _cubes(scored, people)
-    text = summary([(run.result, run.about, run.rows) for run in runs])
-    tables = [_table("Scores", comparison([run.result for run in scored]))] if scored else []
+    text = summary([(run.result, run.about, run.rows) for run in runs], selection)
+    tables = [_table("Scores", comparison([run.result for run in scored], selection))] if scored else []
     tables += [_table(*grid) for grid in text.grids]
     if any(run.result.ledger for run in runs):
         tables.append(_table("What it cost", costs([run.result for run in runs if run.result.ledger])))
@@ -101,10 +103,12 @@ def light_lines(path: Path) -> list[dict[str, Any]]:
     return whole_lines(data)
 
 
-def _rows(result: Result) -> list[Row]:
-    """The summary the recipe asks for; where it cannot be had yet, the last evaluation."""
+def _rows(result: Result, selection: str | None) -> list[Row]:
+    """The summary that is asked for, or else the recipe's; where that cannot be had yet, the last evaluation."""
     if not result.history or not result.history[-1]["scores"]:
         return []
+    if selection is not None:
+        return result.rows(selection)
     try:
         return result.rows()
     except UserError:

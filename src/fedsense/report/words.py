@@ -25,7 +25,7 @@ TITLES = {
 }
 BESIDE = 4  # methods the best is compared with in words
 SHOWN = 6  # pairs of methods of which one is better beyond chance
-NAMED = 5  # clients that lost most, by name; the others are counted
+NAMED = 3  # clients that lost most, by name; the others are counted
 ALIKE = 1e-9  # scores that differ by no more are the same
 Given = tuple[Result, Mapping[str, Any], Sequence[Row]]  # a run, its run.json, and its summary
 
@@ -42,7 +42,7 @@ class Words:
     local: dict[str, str | None] = field(default_factory=dict)  # method → the Local run it is compared with
 
 
-def summary(runs: Sequence[Given]) -> Words:
+def summary(runs: Sequence[Given], selection: str | None = None) -> Words:
     """Of runs whose labels are told apart; who is ahead, of those that are finished."""
     said = Words(facts=_facts(runs))
     said.paragraphs.append(_what_ran(runs))
@@ -53,7 +53,7 @@ def summary(runs: Sequence[Given]) -> Words:
         said.paragraphs.append(
             "No run is finished, so nothing is said of who is ahead." if scored else "Nothing has been evaluated yet."
         )
-    said.verdict = verdict([result for result, _, _ in done])
+    said.verdict = verdict([result for result, _, _ in done], selection)
     if len(done) > len({result.method for result, _, _ in done}):
         said.grids.append(("Over seeds", _seeds(done)))
     data = _by_dataset(done)
@@ -75,12 +75,15 @@ def _speak(said: Words, runs: Sequence[Given], where: str) -> None:
     if against:
         title = f"{where}against Local, client by client" if where else "Against Local, client by client"
         said.grids.append((title, _gains(clients, against, view, metric)))
-        chosen = next((method for method in order if method in against), None)
+        chosen = [method for method in order if method in against]
         if chosen:
-            said.paragraphs.append(_who_lost(clients, chosen, against[chosen], view, metric))
+            said.paragraphs.append(_who_lost(clients, chosen[0], against[chosen[0]], view, metric))
+        others = {m: _gain(clients[m], clients[against[m]], metric) for m in chosen[1 : 1 + BESIDE]}
+        if others:
+            said.paragraphs.append(_also_lost(others, metric))
 
 
-def verdict(results: Sequence[Result]) -> list[str]:
+def verdict(results: Sequence[Result], selection: str | None = None) -> list[str]:
     """What ``fedsense compare`` has to say of the runs that are done, in sentences."""
     from fedsense.comparing import compare_results
 
@@ -88,7 +91,7 @@ def verdict(results: Sequence[Result]) -> list[str]:
     if len({result.method for result in done}) < 2:
         return []
     try:
-        found = compare_results(done)
+        found = compare_results(done, selection)
     except UserError as error:
         return [f"Methods cannot be compared: {error}."]
     tested = [pair for pair in found.pairs if pair.seeds]
@@ -201,10 +204,18 @@ def _best(runs: Sequence[Given], order: Sequence[str], view: str, metric: str) -
     if len(order) == 1:
         return f"{first} has a mean {view} {metric} of {score} over clients ({when})."
     extreme = "lowest" if metric in LOWER_IS_BETTER else "highest"
-    gaps = [f"{_gap(seeds[first], seeds[other], metric)} {_side(metric)} {other}" for other in order[1 : 1 + BESIDE]]
-    text = f"{first} has the {extreme} mean {view} {metric}, {score} over clients ({when}): {_joined(gaps)}."
-    if len(order) > 1 + BESIDE:
-        text += f" {_count(len(order) - 1 - BESIDE, 'more method')} in the table."
+    gap = {other: _gap(seeds[first], seeds[other], metric) for other in order}
+    equal = [other for other in order if gap[other] == gap[first]]  # as far as it is told
+    has, others = "has", order[len(equal) :]
+    if len(equal) > 1:
+        has, score = "have", _value(float(np.mean(seeds[first])), metric)
+    who, where = _listed(equal, 1 + BESIDE), f"{score} over clients ({when})"
+    if not others:
+        return f"{who} {has} the same mean {view} {metric}, {where}."
+    gaps = [f"{gap[other]} {_side(metric)} {other}" for other in others[:BESIDE]]
+    text = f"{who} {has} the {extreme} mean {view} {metric}, {where}: {_joined(gaps)}."
+    if len(others) > BESIDE:
+        text += f" {_count(len(others) - BESIDE, 'more method')} in the table."
     return text
 
 
@@ -213,12 +224,20 @@ def _who_lost(clients: Mapping[str, Mapping[str, float]], method: str, local: st
     won, lost, same = _counted(gain)
     text = f"Beside {local}, {method} makes {_count(won, 'client')} better in {view} {metric} and {lost} worse"
     text += f"; {same} stay{'s' * (same == 1)} the same." if same else "."
+    return text + (f" Harmed: {harmed}." if (harmed := _harmed(gain, metric)) else "")
+
+
+def _also_lost(gains: Mapping[str, Mapping[str, float]], metric: str) -> str:
+    each = [f"by {method}, {_harmed(gain, metric) or 'nobody'}" for method, gain in gains.items()]
+    return f"Harmed by others: {'; '.join(each)}."
+
+
+def _harmed(gain: Mapping[str, float], metric: str) -> str:
+    """Clients that lost, who lost most first."""
     harmed = sorted((value, who) for who, value in gain.items() if value < -ALIKE)
-    if harmed:
-        names = [f"{who} ({_signed(value, metric)})" for value, who in harmed[:NAMED]]
-        rest = len(harmed) - NAMED
-        text += f" Harmed: {', '.join(names)}" + (f" and {_count(rest, 'other')}" if rest > 0 else "") + "."
-    return text
+    names = [f"{who} ({_signed(value, metric)})" for value, who in harmed[:NAMED]]
+    rest = len(harmed) - NAMED
+    return ", ".join(names) + (f" and {_count(rest, 'other')}" if rest > 0 else "")
 
 
 def _reservations(runs: Sequence[Given]) -> list[str]:
@@ -330,7 +349,7 @@ def _value(value: float, metric: str) -> str:
 
 def _signed(value: float, metric: str) -> str:
     text = f"{value:+.2f}" if metric in LOWER_IS_BETTER else f"{100 * value:+.1f}"
-    return text.replace("-", "−")
+    return text.replace("-", "−") if float(text) else text[1:]
 
 
 def _gap(first: Sequence[float], other: Sequence[float], metric: str) -> str:
