@@ -191,7 +191,8 @@ def two_datasets(tmp_path_factory):
     for name, people in (("walks", NAMES), ("rides", (*NAMES[:3], "eve"))):
         for method, values in LAST.items():
             facts = made_up.about(method, 0, people, 1) | {"federation": f"{LONG}-{name}"}
-            lines = made_up.scores([(1, dict(zip(people, values, strict=True)))], ("accuracy", "macro-f1"))
+            of = dict(zip(people, values, strict=True))
+            lines = made_up.scores([(1, of)], ("accuracy", "macro-f1"), ("personal", "generalisation", "global"))
             made_up.write(folder / name / f"{method}-seed0", facts, scores=lines, ledger=made_up.ledger(people, 1))
     runs = [run for name in ("walks", "rides") for run in find_runs(folder / name)]
     data = document("two", by_dataset([Result.read(run, light_lines) for run in runs]))
@@ -215,6 +216,43 @@ def test_datasets_are_shown_apart(tab, two_datasets):
         f"{LONG}-walks", f"{LONG}-rides",
     ]  # fmt: skip
     assert f"{LONG}-walks" in tab.js("document.querySelector('#figure-class-by-client .note').textContent")
+    assert tab.errors == []
+
+
+def test_dots_are_whole_and_one_round_is_one_on_the_axis(tab, report, two_datasets):
+    """Clips leave room for the dots of the first and last round; rounds that were not run are not named."""
+    tab.open(report)
+    out = (
+        "[...document.querySelectorAll('#figure-convergence circle, #figure-drift circle')].filter(dot => { "
+        "const clip = document.querySelector(dot.parentNode.getAttribute('clip-path').slice(4, -1)).firstChild; "
+        "const [x, w] = ['x', 'width'].map(name => +clip.getAttribute(name)), cx = +dot.getAttribute('cx'); "
+        "return cx - 2.8 < x || cx + 2.8 > x + w; }).length"
+    )
+    assert tab.js("document.querySelectorAll('#figure-convergence circle, #figure-drift circle').length") > 10
+    assert tab.js(out) == 0
+    tab.open(two_datasets)
+    assert tab.js(out) == 0
+    assert tab.js("D.curves.personal.accuracy['local · ' + D.dataset[D.methods[0]]].round") == [1]
+    whole = "[...document.querySelectorAll('#figure-convergence text')].map(t => t.textContent)"
+    assert {text for text in tab.js(whole) if text.isdigit()} == {"1"}
+
+
+def test_on_a_phone_tables_and_labels_tell_datasets_apart(tab, two_datasets):
+    tab.open(two_datasets, width=390, height=800)
+    scores = "document.querySelector('[aria-label=\"Scores\"]')"
+    cells = f"[...{scores}.querySelectorAll('tbody tr:first-child > *')]"
+    seen = f"{cells}.filter(cell => cell.getBoundingClientRect().right < 390)"
+    tab.wait(f"{scores}.classList.contains('more')")
+    assert tab.js(f"{seen}.length") >= 3, "dataset, method and a score"
+    tab.js(f"{scores}.scrollLeft = 10000")
+    tab.wait(f"!{scores}.classList.contains('more')")
+    first = f"{scores}.querySelector('tbody th').getBoundingClientRect().left"
+    assert tab.js(f"{first} - {scores}.getBoundingClientRect().left") == 0, "the first column stays"
+    labels = tab.js("[...document.querySelectorAll('#figure-strip text')].map(t => t.textContent)")
+    cut = [text for text in labels if "…" in text]
+    assert len({text for text in cut if text.startswith("fedapa")}) == 2
+    assert {text[-5:] for text in cut} == {"walks", "rides"}
+    assert tab.js("document.scrollingElement.scrollWidth") <= 390
     assert tab.errors == []
 
 

@@ -39,6 +39,14 @@ function cut(text, room, size = 11) {
   while (kept > 1 && width(text.slice(0, kept) + "…", size) > room) kept--;
   return text.slice(0, kept) + "…";
 }
+/** A name that is too long without its middle: how it begins and ends is what tells it from others. */
+function squeeze(text, room, size = 11) {
+  if (width(text, size) <= room) return text;
+  let kept = text.length - 1;
+  const short = () => text.slice(0, Math.ceil(kept / 2)).trimEnd() + "…" + text.slice(text.length - Math.floor(kept / 2)).trimStart();
+  while (kept > 2 && width(short(), size) > room) kept--;
+  return short();
+}
 function ticks(low, high, most) {
   const rough = (high - low) / Math.max(1, most) || 1;
   const power = 10 ** Math.floor(Math.log10(rough));
@@ -212,7 +220,7 @@ function plot(c, box, { x, y, xlabel, title, xfmt, yfmt, only, xticks, whole, ba
   if (xlabel) c.svg.append(say(box.x + box.w / 2, box.y + box.h + 32, xlabel, { "text-anchor": "middle" }));
   const id = `clip-${c.f.id}-${c.plots.length}`;
   const g = s("g", { "clip-path": `url(#${id})` });
-  c.svg.append(s("clipPath", { id }, s("rect", { x: box.x, y: box.y - 3, width: box.w + 4, height: box.h + 6 })), g);
+  c.svg.append(s("clipPath", { id }, s("rect", { x: box.x - 4, y: box.y - 3, width: box.w + 8, height: box.h + 6 })), g);
   c.plots.push({ ...box, only });
   return { X, Y, g, x0, x1 };
 }
@@ -220,7 +228,7 @@ function plot(c, box, { x, y, xlabel, title, xfmt, yfmt, only, xticks, whole, ba
 function legend(c, top, items, left = 8) {
   let x = left, y = top + 12;
   for (const item of items) {
-    const text = cut(item.label, c.w - left - 40), wide = width(text) + 40;
+    const text = squeeze(item.label, c.w - left - 40), wide = width(text) + 40;
     if (x + wide > c.w && x > left) { x = left; y += 18; }
     c.svg.append(item.mark ? mark(x + 10, y - 4, item.mark, item.colour, 5) :
       item.block ? s("rect", { x: x + 3, y: y - 10, width: 14, height: 11, rx: 2, fill: item.colour }) :
@@ -247,7 +255,7 @@ function boxes(c, many, { tall, least = 300, left = 44, right = 14, top = 30, bo
 function lines(c, panels, { fmt, short = fmt }) {
   const [places, tall] = boxes(c, panels.length, { tall: 230 });
   const rounds = spread(panels.flatMap((p) => p.series.flatMap((one) => one.round)), 0);
-  if (rounds[0] === rounds[1]) rounds[1] += 1;
+  if (rounds[0] === rounds[1]) { rounds[0] -= 0.5; rounds[1] += 0.5; }  // one round, in the middle; there is no other to name
   panels.forEach((panel, i) => {
     const all = panel.series.flatMap((one) => [...one.mean, ...(one.low || []), ...(one.high || [])]);
     const box = places[i], p = plot(c, box, { x: rounds, y: spread(all), yfmt: short, title: panel.title, xlabel: "round", whole: true });
@@ -287,7 +295,7 @@ function bars(c, panels, fmt) {
     panel.bars.forEach((bar, k) => {
       let sum = 0;
       const y = box.y + k * 24 + 4;
-      c.svg.append(say(box.x - 8, y + 12, cut(bar.name, left - 12), { "text-anchor": "end", fill: "var(--ink)" }));
+      c.svg.append(say(box.x - 8, y + 12, squeeze(bar.name, left - 12), { "text-anchor": "end", fill: "var(--ink)" }));
       for (const [group, value, fill] of bar.parts) {
         const wide = Math.max(value ? 0.6 : 0, p.X(sum + value) - p.X(sum));
         p.g.append(s("rect", { x: p.X(sum), y, width: wide, height: 16, fill, rx: 1.5, "data-tip": `${bar.name}${group ? `, ${group}` : ""}: ${f(value)}` + (bar.parts.length > 1 ? `\nall: ${f(sums[k])}` : "") }));
@@ -324,12 +332,12 @@ function grid(c, box, { rows, columns, value, shade, word, told, title, down, ac
   const easy = [1, 2, 5, 10, 20, 25, 50, 100, 200, 500, 1000].find((f) => f * cw > 36) || 1000;  // rounds that are easily read
   const counted = plainNumbers && columns[columns.length - 1] - columns[0] === columns.length - 1;
   const stepC = plainNumbers ? every(40, cw) : lying ? 1 : every(13, cw);
-  rs.forEach((r, i) => { if (i % stepR === 0) c.svg.append(say(box.x - 6, box.y + (i + 0.5) * ch + 4, cut(String(rows[r]), box.x - (box.edge || 0) - 8), { "text-anchor": "end" })); });
+  rs.forEach((r, i) => { if (i % stepR === 0) c.svg.append(say(box.x - 6, box.y + (i + 0.5) * ch + 4, squeeze(String(rows[r]), box.x - (box.edge || 0) - 8), { "text-anchor": "end" })); });
   cs.forEach((k, j) => {
     if (counted ? columns[k] % easy : j % stepC) return;
     const x = box.x + (j + 0.5) * cw, y = box.y + box.h + 14;
     c.svg.append(lying || plainNumbers ? say(x, y, String(columns[k]), { "text-anchor": "middle" }) :
-      say(x + 4, y - 6, cut(String(columns[k]), 130), { "text-anchor": "end", transform: `rotate(-90 ${x + 4} ${y - 6})` }));
+      say(x + 4, y - 6, squeeze(String(columns[k]), 130), { "text-anchor": "end", transform: `rotate(-90 ${x + 4} ${y - 6})` }));
   });
   const below = lying || plainNumbers ? 18 : Math.min(132, Math.max(...cs.map((k) => width(String(columns[k]))))) + 12;
   if (across) c.svg.append(say(box.x + box.w / 2, box.y + box.h + below + 12, across, { "text-anchor": "middle" }));
@@ -387,7 +395,7 @@ figure("clients", "strip", {
       if (panel.zero) p.g.append(s("line", { x1: p.X(0), x2: p.X(0), y1: box.y, y2: box.y + box.h, stroke: "var(--ink)", "stroke-width": 1.2 }));
       panel.methods.forEach((m, k) => {
         const middle = box.y + (k + 0.5) * row, values = panel.of(m);
-        c.svg.append(say(box.x - 8, middle + 4, cut(m, left - 12), { "text-anchor": "end", fill: "var(--ink)" }));
+        c.svg.append(say(box.x - 8, middle + 4, squeeze(m, left - 12), { "text-anchor": "end", fill: "var(--ink)" }));
         const step = Math.ceil(values.length / MOST_DOTS);
         values.forEach((v, j) => {
           if (!known(v) || j % step) return;
@@ -556,7 +564,7 @@ figure("together", "collaboration", {
       node.onpointerleave = () => links.forEach(([link]) => link.setAttribute("visibility", "visible"));
       c.svg.append(node);
       const [tx, ty] = spot(i, R + 9);
-      if (n <= 60) c.svg.append(say(tx, ty, cut(name, edgeOf), { "text-anchor": flip ? "end" : "start", "dominant-baseline": "middle", transform: `rotate(${flip ? angle + 180 : angle} ${tx} ${ty})`, fill: "var(--ink)" }));
+      if (n <= 60) c.svg.append(say(tx, ty, squeeze(name, edgeOf), { "text-anchor": flip ? "end" : "start", "dominant-baseline": "middle", transform: `rotate(${flip ? angle + 180 : angle} ${tx} ${ty})`, fill: "var(--ink)" }));
     });
     const left = Math.min(longest + 14, half * 0.3), down = 2 * (R + edgeOf) + 16, box = { x: (beside ? half + 24 : 0) + left, y: beside ? 44 : down + 44, edge: beside ? half + 24 : 0 };
     box.w = (beside ? half : c.w) - left - 14;
@@ -612,11 +620,12 @@ const number = (text) => parseFloat(String(text).replace("−", "-").replace(","
 /** A table whose heads sort it; how it was sorted is remembered by its title, so that news do not undo it. */
 function table(title, header, rows) {
   const text = (row, i) => String(row[i].text ?? row[i]), numeric = (i) => i > 0 && rows.some((row) => !isNaN(number(text(row, i))));
-  const body = h("tbody"), words = header.map((_, i) => !numeric(i) && rows.some((row) => text(row, i).length > 3));
+  const longest = (i) => Math.max(0, ...rows.map((row) => text(row, i).length));
+  const body = h("tbody"), words = header.map((_, i) => (numeric(i) || longest(i) < 4 ? null : longest(i) > 24 ? "words long" : "words"));
   const fill = (order) => body.replaceChildren(...order.map((row) => h("tr", {}, ...row.map((cell, i) =>
-    i ? h("td", { class: cell.lost ? "lost" : words[i] ? "words" : null, title: cell.lost ? "worse than alone" : null }, text(row, i)) : h("th", { scope: "row" }, cell)))));
+    i ? h("td", { class: cell.lost ? "lost" : words[i], title: cell.lost ? "worse than alone" : null }, text(row, i)) : h("th", { scope: "row" }, cell)))));
   const heads = header.map((name, i) => {
-    const head = h("th", { scope: "col", class: words[i] ? "words" : null }, h("button", { type: "button" }, name));
+    const head = h("th", { scope: "col", class: words[i] }, h("button", { type: "button" }, name));
     head.firstChild.onclick = () => {
       const [before, sign] = now.sorted[title] || [];
       now.sorted[title] = [i, before === i ? -sign : i ? -1 : 1]; // numbers from the highest, names from A
@@ -631,8 +640,14 @@ function table(title, header, rows) {
   };
   fill(rows);
   if (now.sorted[title] && now.sorted[title][0] < header.length) sort();
-  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": title }, h("table", {}, h("thead", {}, h("tr", {}, ...heads)), body));
+  const whole = h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": title }, h("table", {}, h("thead", {}, h("tr", {}, ...heads)), body));
+  whole.onscroll = () => hint(whole);
+  sized.observe(whole);
+  return whole;
 }
+/** An edge that fades says that there is more to the right. */
+const hint = (whole) => whole.classList.toggle("more", whole.scrollWidth - whole.clientWidth - whole.scrollLeft > 2);
+const sized = new ResizeObserver((changes) => changes.forEach((one) => hint(one.target)));
 const plain = (rows) => rows.map((row) => row.map((cell) => cell.text ?? cell));
 function tableCard(title, header, rows, caption) {
   const save = h("button", { type: "button", "aria-label": `${title}: download numbers` }, "CSV");
