@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+import shutil
 import threading
 
 import made_up
@@ -99,8 +100,8 @@ def test_people_of_one_name_on_two_datasets_are_two(tmp_path):
     both = by_dataset(tell_apart(results(tmp_path / "a") + results(tmp_path / "b")))
     found = document("both", both)
     assert found["summary"][0].startswith(
-        "fedx ran on walks (2 clients with 40 training samples each, 2 classes, 2 seeds) and "
-        "rides (2 clients with 7 training samples each, 4 classes, one seed); network coad-cnn; 1 round."
+        "fedx ran on walks: 2 clients with 40 training samples each, 2 classes, 2 seeds; "
+        "on rides: 2 clients with 7 training samples each, 4 classes, one seed; network coad-cnn; 1 round."
     )
     assert "One seed only on rides: small differences may be chance." in found["summary"]
     assert found["facts"][:4] == ["1 method", "2 clients", "1 round", "1 to 2 seeds"]
@@ -108,6 +109,10 @@ def test_people_of_one_name_on_two_datasets_are_two(tmp_path):
     assert (found["about"]["walks"]["ann"]["train"], found["about"]["rides"]["ann"]["train"]) == (40, 7)
     assert found["final"]["personal"]["accuracy"] == {"fedx · walks": [0.9, 0.8], "fedx · rides": [0.2, 0.3]}
     assert cells(found["heat"]["personal"]["accuracy"]["fedx · rides"], 2) == pytest.approx(np.array([[0.2], [0.3]]))
+    made(tmp_path / "a", "local", {"ann": 0.4, "bob": 0.4}, federation="walks")
+    against = tables(document("both", by_dataset([*results(tmp_path / "a"), *results(tmp_path / "b")])), "On walks")
+    assert [row[0] for row in against[0]["rows"]] == ["fedx"], "the title has the dataset"
+    shutil.rmtree(tmp_path / "a" / "local-seed0")
     alike = [Result.read(run) for folder in ("a", "b") for run in find_runs(tmp_path / folder)]
     assert document("both", alike)["methods"] == found["methods"], "told apart here, if nobody has before"
 
@@ -171,7 +176,7 @@ def test_equal_means_are_no_win_and_whom_methods_harm_is_named(tmp_path):
         "have the highest mean personal accuracy, 60.0 % over clients (round 1): 10.2 points above fedz."
         in (found["summary"][1])
     )
-    assert found["summary"][3] == ("Harmed by others: by fedz, bob (−40.0), cyd (−30.0), dan (−10.0) and 1 other.")
+    assert found["summary"][3] == ("fedz harms bob (−40.0), cyd (−30.0), dan (−10.0) and 1 other.")
     assert [row[4] for row in tables(found, "Against Local")[0]["rows"]] == ["0.0", "−10.2"]
 
 

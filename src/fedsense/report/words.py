@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -74,7 +74,9 @@ def _speak(said: Words, runs: Sequence[Given], where: str) -> None:
     against = {method: local for method, local in said.local.items() if local and {method, local} <= clients.keys()}
     if against:
         title = f"{where}against Local, client by client" if where else "Against Local, client by client"
-        said.grids.append((title, _gains(clients, against, view, metric)))
+        grid = _gains(clients, against, view, metric)
+        rows = [[row[0].removesuffix(f" · {runs[0][0].dataset}"), *row[1:]] for row in grid.rows]
+        said.grids.append((title, replace(grid, rows=rows)))
         chosen = [method for method in order if method in against]
         if chosen:
             said.paragraphs.append(_who_lost(clients, chosen[0], against[chosen[0]], view, metric))
@@ -141,9 +143,9 @@ def _what_ran(runs: Sequence[Given]) -> str:
     models = _names(name for _, about, _ in runs for name in about.get("model", {}).get("names", []))
     data = _by_dataset(runs)
     several = len(data) > 1
-    each = [f"{name} ({_held(of)}, {_how_many_seeds(of)})" for name, of in data.items()]
-    text = f"{_listed(methods, 8)} ran on "
-    text += _listed(each, 4) if several else f"{next(iter(data))}: {_held(runs)}"
+    each = [f"on {name}: {_held(of)}" + (f", {_how_many_seeds(of)}" if several else "") for name, of in data.items()]
+    more = [f"on {len(each) - 3} more"] if len(each) > 4 else []
+    text = f"{_listed(methods, 8)} ran {'; '.join([*each[:3], *more] if more else each)}"
     text += f"; network {_listed(models, 4)}" if models else ""
     text += f"; {_rounds(runs)}"
     text += "." if several else f", {_how_many_seeds(runs)}."
@@ -228,8 +230,7 @@ def _who_lost(clients: Mapping[str, Mapping[str, float]], method: str, local: st
 
 
 def _also_lost(gains: Mapping[str, Mapping[str, float]], metric: str) -> str:
-    each = [f"by {method}, {_harmed(gain, metric) or 'nobody'}" for method, gain in gains.items()]
-    return f"Harmed by others: {'; '.join(each)}."
+    return "; ".join(f"{method} harms {_harmed(gain, metric) or 'nobody'}" for method, gain in gains.items()) + "."
 
 
 def _harmed(gain: Mapping[str, float], metric: str) -> str:
