@@ -282,4 +282,4 @@ def test_a_gallery_writes_over_nobodys_notes(here, tmp_path):
     assert (tmp_path / "notes.md").read_text() == "## Ideas\n\nprecious\n"
     for _ in range(2):
         assert here("gallery", "Mine", "study")[0] == 0
-    assert "### n: " in (tmp_path / "mine.md").read_text()
+    assert "### n\n" in (tmp_path / "mine.md").read_text()

@@ -17,7 +17,7 @@ from fedsense.recipe import make_recipe
 from fedsense.report.gather import document, light_lines
 from fedsense.report.page import page
 from fedsense.report.watch import Watched, serve
-from fedsense.result import Result
+from fedsense.result import Result, by_dataset
 
 NAMES = ("ann", "bob", "cyd", "dan")
 LAST = {"fedapa": (0.9, 0.4, 0.7, 0.6), "local": (0.5, 0.6, 0.7, 0.3)}
@@ -55,14 +55,8 @@ def report(tmp_path_factory):
     folder = tmp_path_factory.mktemp("report")
     data = found(small(folder))
     count = [[3, 1], [2, 2], [0, 4], [5, 0]]
-    data["counts"] = {
-        "classes": ["walk", "sit"],
-        "clients": NAMES,
-        "train": count,
-        "val": count,
-        "test": count,
-        "seed": 0,
-    }
+    counts = {"classes": ["walk", "sit"], "clients": NAMES, "train": count, "val": count, "test": count, "seed": 0}
+    data["counts"] = {"made-up": counts}
     confusion = {"classes": ["walk", "sit"], "cells": [[8, 2], [1, 9]], "samples": 20, "seed": 0}
     data["confusion"] = {"fedapa": confusion, "local": confusion}
     plane = [[0.1 * i, (0.3 * i) % 1] for i in range(9)]
@@ -184,6 +178,81 @@ def test_a_phone_does_not_scroll_sideways(tab, report, width):
         "[...document.querySelectorAll('figure svg')].filter(s => s.getBoundingClientRect().right > innerWidth).length"
     )
     assert wide == 0
+    assert tab.errors == []
+
+
+LONG = "synthetic-imu-of-somebody"
+
+
+@pytest.fixture(scope="module")
+def two_datasets(tmp_path_factory):
+    """Two experiments whose clients have the same names, but for one."""
+    folder = tmp_path_factory.mktemp("two")
+    for name, people in (("walks", NAMES), ("rides", (*NAMES[:3], "eve"))):
+        for method, values in LAST.items():
+            facts = made_up.about(method, 0, people, 1) | {"federation": f"{LONG}-{name}"}
+            of = dict(zip(people, values, strict=True))
+            lines = made_up.scores([(1, of)], ("accuracy", "macro-f1"), ("personal", "generalisation", "global"))
+            made_up.write(folder / name / f"{method}-seed0", facts, scores=lines, ledger=made_up.ledger(people, 1))
+    runs = [run for name in ("walks", "rides") for run in find_runs(folder / name)]
+    data = document("two", by_dataset([Result.read(run, light_lines) for run in runs]))
+    counts = {"classes": ["walk"], "seed": 0, **dict.fromkeys(("train", "val", "test"), [[1]] * 4)}
+    data["counts"] = {name: counts | {"clients": who} for name, who in data["people"]["personal"].items()}
+    (folder / "report.html").write_text(page(data))
+    return (folder / "report.html").as_uri()
+
+
+def test_datasets_are_shown_apart(tab, two_datasets):
+    tab.open(two_datasets)
+    said = "[...document.querySelectorAll('#clients > .table')].map(card => card.querySelector('h3').textContent)"
+    assert tab.js(said) == [f"Every client in numbers: {LONG}-{name}" for name in ("walks", "rides")]
+    assert tab.js("document.querySelectorAll('#clients .table')[1].querySelector('table').innerText.includes('eve')")
+    assert tab.js(FIRST_COLUMN) == [*NAMES, *NAMES[:3], "eve"]
+    heads = "[...document.querySelectorAll('#clients .table')].map(card => card.querySelector('thead').textContent)"
+    assert tab.js(heads) == ["clienttraintestfedapalocal"] * 2
+    rows = "csv(figures.find(f => f.id === '{}').rows()).split('\\n').map(line => line.split(',')[0]).slice(1, 5)"
+    assert tab.js(rows.format("rounds-by-client")) == list(NAMES), "nobody of the other dataset"
+    assert tab.js("[...document.querySelector('#figure-class-by-client select').options].map(o => o.value)") == [
+        f"{LONG}-walks", f"{LONG}-rides",
+    ]  # fmt: skip
+    assert f"{LONG}-walks" in tab.js("document.querySelector('#figure-class-by-client .note').textContent")
+    assert tab.errors == []
+
+
+def test_dots_are_whole_and_one_round_is_one_on_the_axis(tab, report, two_datasets):
+    """Clips leave room for the dots of the first and last round; rounds that were not run are not named."""
+    tab.open(report)
+    out = (
+        "[...document.querySelectorAll('#figure-convergence circle, #figure-drift circle')].filter(dot => { "
+        "const clip = document.querySelector(dot.parentNode.getAttribute('clip-path').slice(4, -1)).firstChild; "
+        "const [x, w] = ['x', 'width'].map(name => +clip.getAttribute(name)), cx = +dot.getAttribute('cx'); "
+        "return cx - 2.8 < x || cx + 2.8 > x + w; }).length"
+    )
+    assert tab.js("document.querySelectorAll('#figure-convergence circle, #figure-drift circle').length") > 10
+    assert tab.js(out) == 0
+    tab.open(two_datasets)
+    assert tab.js(out) == 0
+    assert tab.js("D.curves.personal.accuracy['local · ' + D.dataset[D.methods[0]]].round") == [1]
+    whole = "[...document.querySelectorAll('#figure-convergence text')].map(t => t.textContent)"
+    assert {text for text in tab.js(whole) if text.isdigit()} == {"1"}
+
+
+def test_on_a_phone_tables_and_labels_tell_datasets_apart(tab, two_datasets):
+    tab.open(two_datasets, width=390, height=800)
+    scores = "document.querySelector('[aria-label=\"Scores\"]')"
+    cells = f"[...{scores}.querySelectorAll('tbody tr:first-child > *')]"
+    seen = f"{cells}.filter(cell => cell.getBoundingClientRect().right < 390)"
+    tab.wait(f"{scores}.classList.contains('more')")
+    assert tab.js(f"{seen}.length") >= 3, "dataset, method and a score"
+    tab.js(f"{scores}.scrollLeft = 10000")
+    tab.wait(f"!{scores}.classList.contains('more')")
+    first = f"{scores}.querySelector('tbody th').getBoundingClientRect().left"
+    assert tab.js(f"{first} - {scores}.getBoundingClientRect().left") == 0, "the first column stays"
+    labels = tab.js("[...document.querySelectorAll('#figure-strip text')].map(t => t.textContent)")
+    cut = [text for text in labels if "…" in text]
+    assert len({text for text in cut if text.startswith("fedapa")}) == 2
+    assert {text[-5:] for text in cut} == {"walks", "rides"}
+    assert tab.js("document.scrollingElement.scrollWidth") <= 390
     assert tab.errors == []
 
 

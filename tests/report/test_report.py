@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+import shutil
 import threading
 
 import made_up
@@ -15,7 +16,7 @@ from fedsense.report.gather import MANY, MOST_CELLS, document, light_lines
 from fedsense.report.page import page
 from fedsense.report.watch import Watched
 from fedsense.report.words import summary, verdict
-from fedsense.result import Result, tell_apart
+from fedsense.result import Result, by_dataset, tell_apart
 
 NAMES = ("ann", "bob", "cyd")
 
@@ -89,6 +90,33 @@ def test_scores_on_different_data_are_not_compared(two):
     assert "not to be compared" in said[0]
 
 
+def test_people_of_one_name_on_two_datasets_are_two(tmp_path):
+    """walks: ann and bob, with two seeds; rides: another ann, and dan, with one, who have less data."""
+    for seed in (0, 1):
+        made(tmp_path / "a", "fedx", {"ann": 0.9, "bob": 0.8}, seed=seed, federation="walks")
+    few = {who: {"train": 7, "val": 0, "test": 5} for who in ("ann", "dan")}
+    easy = {"federation": "rides", "task": {"classes": ["bus"] * 4}, "clients": few}
+    made(tmp_path / "b", "fedx", {"ann": 0.2, "dan": 0.3}, **easy)
+    both = by_dataset(tell_apart(results(tmp_path / "a") + results(tmp_path / "b")))
+    found = document("both", both)
+    assert found["summary"][0].startswith(
+        "fedx ran on walks: 2 clients with 40 training samples each, 2 classes, 2 seeds; "
+        "on rides: 2 clients with 7 training samples each, 4 classes, one seed; network coad-cnn; 1 round."
+    )
+    assert "One seed only on rides: small differences may be chance." in found["summary"]
+    assert found["facts"][:4] == ["1 method", "2 clients", "1 round", "1 to 2 seeds"]
+    assert found["people"] == {"personal": {"walks": ["ann", "bob"], "rides": ["ann", "dan"]}}
+    assert (found["about"]["walks"]["ann"]["train"], found["about"]["rides"]["ann"]["train"]) == (40, 7)
+    assert found["final"]["personal"]["accuracy"] == {"fedx · walks": [0.9, 0.8], "fedx · rides": [0.2, 0.3]}
+    assert cells(found["heat"]["personal"]["accuracy"]["fedx · rides"], 2) == pytest.approx(np.array([[0.2], [0.3]]))
+    made(tmp_path / "a", "local", {"ann": 0.4, "bob": 0.4}, federation="walks")
+    against = tables(document("both", by_dataset([*results(tmp_path / "a"), *results(tmp_path / "b")])), "On walks")
+    assert [row[0] for row in against[0]["rows"]] == ["fedx"], "the title has the dataset"
+    shutil.rmtree(tmp_path / "a" / "local-seed0")
+    alike = [Result.read(run) for folder in ("a", "b") for run in find_runs(tmp_path / folder)]
+    assert document("both", alike)["methods"] == found["methods"], "told apart here, if nobody has before"
+
+
 def test_an_unfinished_run_says_so_and_one_without_scores_is_no_failure(two):
     made_up.write(two / "fedy-seed0", made_up.about("fedy", 0, NAMES, 9), scores=[], ledger=made_up.ledger(NAMES, 1))
     found = document("two", results(two))
@@ -98,6 +126,68 @@ def test_an_unfinished_run_says_so_and_one_without_scores_is_no_failure(two):
     nothing = summary([])
     assert nothing.paragraphs == ["No run has begun yet.", "Nothing has been evaluated yet."]
     assert "Scores" in [what for what, _ in document("nothing", [])["left_out"]]
+
+
+def made(folder, method, values, rounds=1, done=1, seed=0, **about):
+    """A run that was evaluated after each round that is done, always with the same scores."""
+    facts = made_up.about(method, seed, list(values), rounds) | about
+    lines = made_up.scores([(r, values) for r in range(1, done + 1)])
+    made_up.write(folder / f"{method}-seed{seed}", facts, scores=lines, ledger=made_up.ledger(values, done))
+
+
+def tables(found, title):
+    return [table for table in found["tables"] if table["title"].startswith(title)]
+
+
+def test_runs_that_go_on_are_not_judged(tmp_path):
+    """Round 12 is not set against round 1, in words, in the table, or in the figure that is drawn from ``local``."""
+    made(tmp_path, "fedavg", {"ann": 0.9, "bob": 0.8}, rounds=12, done=12)
+    made(tmp_path, "fedavg", {"ann": 0.1, "bob": 0.2}, rounds=12, seed=1)
+    made(tmp_path, "local", {"ann": 0.1, "bob": 0.9}, rounds=12)
+    found = document("going", results(tmp_path))
+    said = " ".join(found["summary"])
+    assert "fedavg has a mean personal accuracy of 85.0 % over clients (round 12)." in said
+    assert "above" not in said
+    assert "Beside local" not in said
+    assert "Unfinished: fedavg seed 1 (1 of 12 rounds) and local seed 0 (1 of 12 rounds)." in said
+    assert not tables(found, "Against Local")
+    assert not tables(found, "Over seeds"), "of one finished run"
+    assert not any(found["local"].values())
+    assert found["final"]["personal"]["accuracy"]["fedavg"] == [0.9, 0.8], "of the finished seed"
+    assert ["Gain over Local", "a run of Local and one to compare with it must be finished first"] in found["left_out"]
+    made(tmp_path, "fedavg", {"ann": 0.9, "bob": 0.8}, rounds=12, done=11)
+    assert document("going", results(tmp_path))["summary"][1] == (
+        "No run is finished, so nothing is said of who is ahead."
+    )
+
+
+def test_equal_means_are_no_win_and_whom_methods_harm_is_named(tmp_path):
+    """local 60 %, fedy 60.006 %, fedz 49.8 %: the first two are equal as far as tenths of a point tell."""
+    made(tmp_path, "local", {"ann": 0.6, "bob": 0.6, "cyd": 0.6, "dan": 0.6, "eve": 0.6})
+    made(tmp_path, "fedy", {"ann": 0.9, "bob": 0.3003, "cyd": 0.6, "dan": 0.6, "eve": 0.6})
+    said = document("tie", results(tmp_path))["summary"]
+    assert said[1] == "fedy and local have the same mean personal accuracy, 60.0 % over clients (round 1)."
+    assert said[2].endswith(
+        "makes 1 client better in personal accuracy and 1 worse; 3 stay the same. Harmed: bob (−30.0)."
+    )
+    made(tmp_path, "fedz", {"ann": 0.9, "bob": 0.2, "cyd": 0.3, "dan": 0.5, "eve": 0.59})
+    found = document("tie", results(tmp_path))
+    assert (
+        "have the highest mean personal accuracy, 60.0 % over clients (round 1): 10.2 points above fedz."
+        in (found["summary"][1])
+    )
+    assert found["summary"][3] == ("fedz harms bob (−40.0), cyd (−30.0), dan (−10.0) and 1 other.")
+    assert [row[4] for row in tables(found, "Against Local")[0]["rows"]] == ["0.0", "−10.2"]
+
+
+def test_of_local_alone_there_is_nothing_to_compare(tmp_path):
+    made(tmp_path, "local", {"ann": 0.5})
+    assert ["Gain over Local", "there is nothing to compare Local with"] in document("one", results(tmp_path))[
+        "left_out"
+    ]
+    made(tmp_path, "fedx", {"ann": 0.5}, federation="easy")
+    why = "no method has a run of Local on the same data beside it"
+    assert ["Gain over Local", why] in document("two", results(tmp_path))["left_out"]
 
 
 def test_curves_have_the_mean_and_the_extremes_of_seeds(two):
@@ -150,7 +240,7 @@ def test_names_cannot_break_out_of_the_page(tmp_path):
     assert text.count("<script") == 2
     assert "<b>bold" not in text
     (tmp_path / "page.html").write_text(text)
-    assert embedded(tmp_path / "page.html")["people"]["personal"] == [name, "other"]
+    assert embedded(tmp_path / "page.html")["people"]["personal"] == {"made-up": [name, "other"]}
 
 
 RECIPE = {
@@ -191,8 +281,8 @@ def test_the_report_has_what_needs_models_and_recordings(ran, here):
         recorded = result.history[-1]["scores"]["personal"]["test"]["accuracy"]
         assert right == pytest.approx(sum(recorded[c] * n for c, n in result.test_sizes.items())), method
         assert confusion["samples"] == sum(result.test_sizes.values())
-    counts = found["counts"]
-    assert [sum(row) for row in counts["test"]] == [found["about"][who]["test"] for who in counts["clients"]]
+    ((dataset, counts),) = found["counts"].items()
+    assert [sum(row) for row in counts["test"]] == [found["about"][dataset][who]["test"] for who in counts["clients"]]
     plane = found["embeddings"]
     assert plane["local"]["proto_label"] == []
     assert set(plane["protohar"]["proto_client"]) == {-1}
@@ -258,6 +348,39 @@ def test_the_verdict_is_that_of_the_comparison(tmp_path):
         "No method is called better than another: 2 seeds cannot show how much runs differ, five can."
     ]
     assert verdict([result for result in every if result.method == "local"]) == []
+
+
+@pytest.mark.parametrize(
+    ("clients", "methods", "why"),
+    [
+        (3, 2, "3 clients cannot show how much people differ, 6 are the fewest"),
+        (6, 3, "6 clients are too few for 3 pairs at once"),
+    ],
+)
+def test_the_verdict_says_that_clients_are_too_few(tmp_path, clients, methods, why):
+    for seed in range(5):
+        for number in range(methods):
+            made(tmp_path, f"fed{number}", {f"p{i}": 0.1 * number + 0.01 * seed * i for i in range(clients)}, seed=seed)
+    assert verdict(results(tmp_path)) == [f"No method is called better than another: {why}."]
+
+
+def test_runs_that_are_summarised_differently_are_made_alike(here, tmp_path):
+    """In round 1 everyone has 90 %, in round 2 50 %."""
+    for method, which in {"local": "final", "fedx": "best-on-test"}.items():
+        lines = made_up.scores([(1, dict.fromkeys(NAMES, 0.9)), (2, dict.fromkeys(NAMES, 0.5))])
+        facts = made_up.about(method, 0, NAMES, 2) | {"summary": which}
+        made_up.write(tmp_path / "both" / f"{method}-seed0", facts, scores=lines, ledger=made_up.ledger(NAMES, 2))
+    for words, said in ((), "say one for all: --summary final"), (("--summary", "final"), "1 seed cannot show"):
+        code, _, err = here("report", "both", *words)
+        assert code == 0, err
+        assert said in embedded(tmp_path / "both" / "report.html")["verdict"][0]
+    assert tables(embedded(tmp_path / "both" / "report.html"), "Scores")[0]["rows"] == [
+        ["fedx", "50.0±0.0"],
+        ["local", "50.0±0.0"],
+    ]
+    code, _, err = here("report", "both", "--summary", "first")
+    assert code == 2
+    assert "there is no summary 'first'" in err
 
 
 def test_watch_waits_for_a_run_that_is_just_beginning(tmp_path):

@@ -374,6 +374,35 @@ def test_a_gallery_of_runs_alone_and_of_nothing(place, capfd):
     assert "*command not written down; commit not written down; machine not written down; 2 runs.*" in text
 
 
+def test_a_gallery_says_what_was_set(place, capfd, monkeypatch):
+    typed = ["card.toml", "F1", "--scale", "small", "--set", "rounds=1", "--set", "workers=1", "--seeds", "1"]
+    monkeypatch.setattr("sys.argv", ["fedsense", "reproduce", *typed])  # which is what a run writes down
+    reproduce(capfd, *typed)
+    gallery(capfd, "card.toml", "--out", "mine.md")
+    assert "`fedsense reproduce made-up F1 --scale small --seeds 1 --set rounds=1`" in (place / "mine.md").read_text()
+
+
+def test_links_and_headings_are_whole(place, capfd):
+    assert cli(["run", "made-up.toml", "--set", "rounds=2", "--set", "seeds=[0]", "--out", "r"]) == 0
+    gallery(capfd, "My watches", "r")
+    text = (place / "my watches.md").read_text()
+    assert "\n### made-up\n" in text, "no colon where there is no description"
+    assert "![made-up](my%20watches/made-up.svg)" in text
+    assert (place / "my watches" / "made-up.svg").is_file()
+    gallery(capfd, "My watches", "r")
+    assert (place / "my watches.md").read_text() == text
+
+
+def test_a_gallery_counts_runs_that_have_not_begun(place, capfd):
+    run = ["run", "made-up.toml", "--set", "seeds=[0, 1]", "--out", "r"]
+    assert cli([*run, "--set", "rounds=1"]) == 0
+    shutil.rmtree(place / "r" / "local-seed1")
+    shutil.rmtree(place / "r" / "fedavg-seed1")
+    (place / "r" / "fedavg-seed0" / "ledger.jsonl").write_text("")
+    gallery(capfd, "Mine", "r", "--out", "mine.md")
+    assert "3 of 4 runs are unfinished." in (place / "mine.md").read_text()
+
+
 @pytest.mark.parametrize(
     ("typed", "plain"),
     [
@@ -382,6 +411,7 @@ def test_a_gallery_of_runs_alone_and_of_nothing(place, capfd):
             "fedsense run a.toml --set rounds=2",
         ),
         ("fedsense run /home/me/a.toml --out=/tmp/x --set data.root=/data", "fedsense run a.toml"),
+        ("fedsense run a --set=rounds=2 --set=workers=1", "fedsense run a --set rounds=2"),
         ("fedsense run a --set 'method=[\"local\"]' --json", "fedsense run a --set 'method=[\"local\"]'"),
         ("", ""),
     ],
@@ -396,8 +426,8 @@ def test_later_seeds_do_not_take_the_place_of_the_first(place, capfd):
         assert cli([*run, "--set", f"seeds={seeds}", "--out", seeds]) == 0
         gallery(capfd, "Mine", seeds, "--out", "mine.md")
     text = (place / "mine.md").read_text()
-    assert "### made-up: " in text
-    assert "### made-up (seeds 2, 3): " in text
+    assert "### made-up\n" in text
+    assert "### made-up (seeds 2, 3)\n" in text
 
 
 def test_a_page_says_why_something_is_not_on_it(place, capfd):
@@ -411,3 +441,10 @@ def test_a_page_says_why_something_is_not_on_it(place, capfd):
         r"\*\*T1\*\*, Methods: not run; a part cannot be, as hhar is not there: `fedsense data fetch", text
     )
     assert "**F3**, Over rounds: hhar is not there: `fedsense data fetch hhar`" in text
+    assert "--nearest" not in text
+    (place / "card.toml").write_text(CARD)
+    (place / "mine.md").unlink()
+    gallery(capfd, "card.toml", "--out", "mine.md")
+    text = (place / "mine.md").read_text()
+    assert "as hhar is not there: `fedsense data fetch hhar`" in text, "also where another dataset could be taken"
+    assert "; `--nearest` would take synthetic-imu instead." in text

@@ -16,12 +16,17 @@ def report(
         Path | None,
         typer.Option("--out", metavar="FILE", help="The file to write (default: report.html, of one RUN inside it)."),
     ] = None,
+    summary: Annotated[
+        str | None,
+        typer.Option("--summary", metavar="WHICH", help="final, last-K, validation, or best-on-test."),
+    ] = None,
     json_: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
 ) -> None:
     """One page of runs, in a file of its own: words, tables, figures."""
     from fedsense.comparing import read
     from fedsense.engine.folder import read_json, write_atomically
     from fedsense.errors import UserError
+    from fedsense.evaluation.summary import check_selection
     from fedsense.experiment import RECIPE_FILE
     from fedsense.report.deep import deepen
     from fedsense.report.gather import document, light_lines
@@ -31,11 +36,14 @@ def report(
     file = out or (folders[0] if len(folders) == 1 and folders[0].is_dir() else Path()) / "report.html"
     if file.is_dir():
         raise UserError(f"{file} is a folder; --out names the file to write, such as {file / 'report.html'}")
+    if summary is not None:
+        check_selection(summary)
     results = by_dataset(tell_apart(read(folders, light_lines)))
     name = ", ".join(dict.fromkeys(folder.resolve().name for folder in folders))
     named = experiment_names(results)
     recipes = {called: read_json(path) for place, called in named.items() if (path := place / RECIPE_FILE).is_file()}
-    found = document(name, results, next(iter(recipes.values())) if len(recipes) == 1 else recipes or None)
+    recipe = next(iter(recipes.values())) if len(recipes) == 1 else recipes or None
+    found = document(name, results, recipe, selection=summary)
     deepen(found, results, lambda text: print(text, file=sys.stderr))
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, page(found).encode())

@@ -75,12 +75,13 @@ def _why(error: Exception) -> str:
 
 
 def _counts(found: Document, engine: Engine, method: str) -> None:
-    """Samples of every client and class; of the first run."""
-    if "counts" in found:
+    """Samples of every client and class; of each dataset's first run."""
+    name, counts = found["dataset"][method], found.setdefault("counts", {})
+    if name in counts:
         return
     federation = engine.federation
     each = {split: federation.class_counts(split) for split in SPLITS}
-    found["counts"] = {
+    counts[name] = {
         "classes": list(federation.task.classes),
         "clients": federation.ids,
         "seed": engine.settings.seed,

@@ -19,7 +19,7 @@ from fedsense.errors import UserError
 from fedsense.evaluation.metrics import LOWER_IS_BETTER
 from fedsense.evaluation.summary import Row
 from fedsense.report.words import TITLES, summary
-from fedsense.result import Result, comparison, costs
+from fedsense.result import Result, by_dataset, comparison, costs
 
 Matrix = NDArray[np.float64]  # client, evaluated round
 Document = dict[str, Any]
@@ -43,14 +43,18 @@ class Run:
         return self.result.method
 
 
-def document(name: str, results: Sequence[Result], recipe: Any = None, live: bool = False) -> Document:
-    """All a page shows, but for what needs models or recordings."""
-    runs = [Run(r, read_json(r.folder / RUN_FILE) if r.folder else {}, _rows(r)) for r in results]
+def document(
+    name: str, results: Sequence[Result], recipe: Any = None, live: bool = False, selection: str | None = None
+) -> Document:
+    """All a page shows, but for what needs models or recordings; ``selection`` is None for what each recipe says."""
+    if len({(r.method, r.dataset) for r in results}) > len({r.method for r in results}):
+        results = by_dataset(results)
+    runs = [Run(r, read_json(r.folder / RUN_FILE) if r.folder else {}, _rows(r, selection)) for r in results]
     scored = [run for run in runs if run.rows]
     people = _people(scored)
     cubes = _cubes(scored, people)
-    text = summary([(run.result, run.about, run.rows) for run in runs])
-    tables = [_table("Scores", comparison([run.result for run in scored]))] if scored else []
+    text = summary([(run.result, run.about, run.rows) for run in runs], selection)
+    tables = [_table("Scores", comparison([run.result for run in scored], selection))] if scored else []
     tables += [_table(*grid) for grid in text.grids]
     if any(run.result.ledger for run in runs):
         tables.append(_table("What it cost", costs([run.result for run in runs if run.result.ledger])))
@@ -68,6 +72,7 @@ def document(name: str, results: Sequence[Result], recipe: Any = None, live: boo
             for run in runs
         ],
         "methods": list(dict.fromkeys(run.method for run in runs)),
+        "dataset": {run.method: run.result.dataset for run in runs},
         "best": text.best,
         "local": text.local,
         "views": {view: TITLES.get(view, view) for view in people},
@@ -84,7 +89,7 @@ def document(name: str, results: Sequence[Result], recipe: Any = None, live: boo
         "left_out": [],
     }
     found |= _observed(runs)
-    _say_what_is_missing(found)
+    _say_what_is_missing(found, runs)
     return without_nan(found)  # type: ignore[no-any-return]
 
 
@@ -98,39 +103,46 @@ def light_lines(path: Path) -> list[dict[str, Any]]:
     return whole_lines(data)
 
 
-def _rows(result: Result) -> list[Row]:
-    """The summary the recipe asks for; where it cannot be had yet, the last evaluation."""
+def _rows(result: Result, selection: str | None) -> list[Row]:
+    """The summary that is asked for, or else the recipe's; where that cannot be had yet, the last evaluation."""
     if not result.history or not result.history[-1]["scores"]:
         return []
+    if selection is not None:
+        return result.rows(selection)
     try:
         return result.rows()
     except UserError:
         return result.rows("final")
 
 
-def _people(runs: Iterable[Run]) -> dict[str, list[str]]:
+People = dict[str, dict[str, list[str]]]  # view → dataset → clients: one name may be two people, of two datasets
+
+
+def _people(runs: Iterable[Run]) -> People:
     """Who is scored in each view."""
-    found: dict[str, dict[str, None]] = {}
+    found: dict[str, dict[str, dict[str, None]]] = {}
     for run in runs:
         for view, splits in run.result.history[-1]["scores"].items():
+            who = found.setdefault(view, {}).setdefault(run.result.dataset, {})
             for values in splits["test"].values():
-                found.setdefault(view, {}).update(dict.fromkeys(values))
-    return {view: list(who) for view, who in found.items()}
+                who.update(dict.fromkeys(values))
+    return {view: {name: list(who) for name, who in data.items()} for view, data in found.items()}
 
 
 Key = tuple[str, str, str]  # view, metric, method
 Seeds = list[tuple[list[int], Matrix]]  # of each seed: the evaluated rounds, and what every client had in them
 
 
-def _cubes(runs: Iterable[Run], people: Mapping[str, Sequence[str]]) -> dict[Key, Seeds]:
+def _cubes(runs: Iterable[Run], people: People) -> dict[Key, Seeds]:
     found: dict[Key, Seeds] = {}
     for run in runs:
         for view, splits in run.result.history[-1]["scores"].items():
             lines = [line for line in run.result.history if view in line["scores"]]
+            everyone = people[view][run.result.dataset]
             for metric in splits["test"]:
                 each = [line["scores"][view]["test"].get(metric, {}) for line in lines]
-                matrix = np.array([[values.get(who) for values in each] for who in people[view]], dtype=float)
-                matrix = matrix.reshape(len(people[view]), len(lines))  # also if nobody is scored
+                matrix = np.array([[values.get(who) for values in each] for who in everyone], dtype=float)
+                matrix = matrix.reshape(len(everyone), len(lines))  # also if nobody is scored
                 found.setdefault((view, metric, run.method), []).append(([line["round"] for line in lines], matrix))
     return found
 
@@ -155,12 +167,12 @@ def _over_seeds(rounds: Sequence[int], lines: Sequence[Sequence[float]]) -> Docu
     return found
 
 
-def _final(runs: Iterable[Run], people: Mapping[str, Sequence[str]]) -> dict[Key, list[float]]:
-    """Every client's score as the summary counts it, mean over seeds."""
+def _final(runs: Iterable[Run], people: People) -> dict[Key, list[float]]:
+    """Every client's score as the summary counts it, mean over the seeds that are finished, or else over all."""
     each: dict[Key, list[list[float]]] = {}
-    for run in runs:
+    for run in (run for same in _by_method(runs).values() for run in _finished(same) or same):
         for row in run.rows:
-            values = [row.clients.get(who, math.nan) for who in people[row.view]]
+            values = [row.clients.get(who, math.nan) for who in people[row.view][run.result.dataset]]
             each.setdefault((row.view, row.metric, run.method), []).append(values)
     return {key: [_mean(of) for of in zip(*seeds, strict=True)] for key, seeds in each.items()}
 
@@ -261,31 +273,48 @@ def _graph(weights: Mapping[str, Any], about: Mapping[str, Any]) -> Document:
     return {"who": who, "edges": edges}
 
 
-def _about(runs: Sequence[Run]) -> dict[str, Document]:
-    """Of every client how much it has, and its traits in words."""
-    found: dict[str, Document] = {}
+def _about(runs: Sequence[Run]) -> dict[str, dict[str, Document]]:
+    """Of every dataset and client how much it has, and its traits in words."""
+    every: dict[str, dict[str, Document]] = {}
     for run in runs:
+        found = every.setdefault(run.result.dataset, {})
         for who, traits in run.about.get("clients", {}).items():
             words = [str(v) for k, v in traits.items() if k not in ("train", "val", "test") and isinstance(v, str)]
             words = [word for word in words if word not in who]  # its name may say it all
             found.setdefault(who, {"train": traits["train"], "test": traits["test"], "traits": ", ".join(words)})
         for who, traits in run.about.get("newcomers", {}).items():
             found.setdefault(who, {"train": 0, "test": traits.get("test", 0), "traits": "took no part"})
-    return found
+    return every
 
 
-def _say_what_is_missing(found: Document) -> None:
+def _say_what_is_missing(found: Document, runs: Sequence[Run]) -> None:
     left = found["left_out"]
     if not found["curves"]:
         left.append(["Scores", "nothing has been evaluated yet"])
     elif not any(found["local"].values()):
-        left.append(["Gain over Local", "no run of the method local is among these"])
+        left.append(["Gain over Local", _why_no_gain(runs)])
     if not found["collaboration"]:
         left.append(["Who learns from whom", "only fedapa and fedamp record it"])
     if not found["drift"]:
         left.append(
             ["How far prototypes moved", "no method here has prototypes, or the runs are too old to have recorded it"]
         )
+
+
+def _why_no_gain(runs: Sequence[Run]) -> str:
+    alone = [run for run in runs if run.result.algorithm == "local"]
+    others = [run for run in runs if run.result.algorithm != "local"]
+    if not alone:
+        return "no run of the method local is among these"
+    if not others:
+        return "there is nothing to compare Local with"
+    if not _finished(alone) or not _finished(others):
+        return "a run of Local and one to compare with it must be finished first"
+    return "no method has a run of Local on the same data beside it"
+
+
+def _finished(runs: Iterable[Run]) -> list[Run]:
+    return [run for run in runs if run.result.finished]
 
 
 def _by_method(runs: Iterable[Run]) -> dict[str, list[Run]]:

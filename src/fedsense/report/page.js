@@ -39,6 +39,14 @@ function cut(text, room, size = 11) {
   while (kept > 1 && width(text.slice(0, kept) + "…", size) > room) kept--;
   return text.slice(0, kept) + "…";
 }
+/** A name that is too long without its middle: how it begins and ends is what tells it from others. */
+function squeeze(text, room, size = 11) {
+  if (width(text, size) <= room) return text;
+  let kept = text.length - 1;
+  const short = () => text.slice(0, Math.ceil(kept / 2)).trimEnd() + "…" + text.slice(text.length - Math.floor(kept / 2)).trimStart();
+  while (kept > 2 && width(short(), size) > room) kept--;
+  return short();
+}
 function ticks(low, high, most) {
   const rough = (high - low) / Math.max(1, most) || 1;
   const power = 10 ** Math.floor(Math.log10(rough));
@@ -212,7 +220,7 @@ function plot(c, box, { x, y, xlabel, title, xfmt, yfmt, only, xticks, whole, ba
   if (xlabel) c.svg.append(say(box.x + box.w / 2, box.y + box.h + 32, xlabel, { "text-anchor": "middle" }));
   const id = `clip-${c.f.id}-${c.plots.length}`;
   const g = s("g", { "clip-path": `url(#${id})` });
-  c.svg.append(s("clipPath", { id }, s("rect", { x: box.x, y: box.y - 3, width: box.w + 4, height: box.h + 6 })), g);
+  c.svg.append(s("clipPath", { id }, s("rect", { x: box.x - 4, y: box.y - 3, width: box.w + 8, height: box.h + 6 })), g);
   c.plots.push({ ...box, only });
   return { X, Y, g, x0, x1 };
 }
@@ -220,7 +228,7 @@ function plot(c, box, { x, y, xlabel, title, xfmt, yfmt, only, xticks, whole, ba
 function legend(c, top, items, left = 8) {
   let x = left, y = top + 12;
   for (const item of items) {
-    const text = cut(item.label, c.w - left - 40), wide = width(text) + 40;
+    const text = squeeze(item.label, c.w - left - 40), wide = width(text) + 40;
     if (x + wide > c.w && x > left) { x = left; y += 18; }
     c.svg.append(item.mark ? mark(x + 10, y - 4, item.mark, item.colour, 5) :
       item.block ? s("rect", { x: x + 3, y: y - 10, width: 14, height: 11, rx: 2, fill: item.colour }) :
@@ -247,7 +255,7 @@ function boxes(c, many, { tall, least = 300, left = 44, right = 14, top = 30, bo
 function lines(c, panels, { fmt, short = fmt }) {
   const [places, tall] = boxes(c, panels.length, { tall: 230 });
   const rounds = spread(panels.flatMap((p) => p.series.flatMap((one) => one.round)), 0);
-  if (rounds[0] === rounds[1]) rounds[1] += 1;
+  if (rounds[0] === rounds[1]) { rounds[0] -= 0.5; rounds[1] += 0.5; }  // one round, in the middle; there is no other to name
   panels.forEach((panel, i) => {
     const all = panel.series.flatMap((one) => [...one.mean, ...(one.low || []), ...(one.high || [])]);
     const box = places[i], p = plot(c, box, { x: rounds, y: spread(all), yfmt: short, title: panel.title, xlabel: "round", whole: true });
@@ -287,7 +295,7 @@ function bars(c, panels, fmt) {
     panel.bars.forEach((bar, k) => {
       let sum = 0;
       const y = box.y + k * 24 + 4;
-      c.svg.append(say(box.x - 8, y + 12, cut(bar.name, left - 12), { "text-anchor": "end", fill: "var(--ink)" }));
+      c.svg.append(say(box.x - 8, y + 12, squeeze(bar.name, left - 12), { "text-anchor": "end", fill: "var(--ink)" }));
       for (const [group, value, fill] of bar.parts) {
         const wide = Math.max(value ? 0.6 : 0, p.X(sum + value) - p.X(sum));
         p.g.append(s("rect", { x: p.X(sum), y, width: wide, height: 16, fill, rx: 1.5, "data-tip": `${bar.name}${group ? `, ${group}` : ""}: ${f(value)}` + (bar.parts.length > 1 ? `\nall: ${f(sums[k])}` : "") }));
@@ -324,12 +332,12 @@ function grid(c, box, { rows, columns, value, shade, word, told, title, down, ac
   const easy = [1, 2, 5, 10, 20, 25, 50, 100, 200, 500, 1000].find((f) => f * cw > 36) || 1000;  // rounds that are easily read
   const counted = plainNumbers && columns[columns.length - 1] - columns[0] === columns.length - 1;
   const stepC = plainNumbers ? every(40, cw) : lying ? 1 : every(13, cw);
-  rs.forEach((r, i) => { if (i % stepR === 0) c.svg.append(say(box.x - 6, box.y + (i + 0.5) * ch + 4, cut(String(rows[r]), box.x - (box.edge || 0) - 8), { "text-anchor": "end" })); });
+  rs.forEach((r, i) => { if (i % stepR === 0) c.svg.append(say(box.x - 6, box.y + (i + 0.5) * ch + 4, squeeze(String(rows[r]), box.x - (box.edge || 0) - 8), { "text-anchor": "end" })); });
   cs.forEach((k, j) => {
     if (counted ? columns[k] % easy : j % stepC) return;
     const x = box.x + (j + 0.5) * cw, y = box.y + box.h + 14;
     c.svg.append(lying || plainNumbers ? say(x, y, String(columns[k]), { "text-anchor": "middle" }) :
-      say(x + 4, y - 6, cut(String(columns[k]), 130), { "text-anchor": "end", transform: `rotate(-90 ${x + 4} ${y - 6})` }));
+      say(x + 4, y - 6, squeeze(String(columns[k]), 130), { "text-anchor": "end", transform: `rotate(-90 ${x + 4} ${y - 6})` }));
   });
   const below = lying || plainNumbers ? 18 : Math.min(132, Math.max(...cs.map((k) => width(String(columns[k]))))) + 12;
   if (across) c.svg.append(say(box.x + box.w / 2, box.y + box.h + below + 12, across, { "text-anchor": "middle" }));
@@ -349,6 +357,8 @@ const edge = (c, names, share = 0.34) => Math.min(c.w * share, Math.max(...names
 
 // ---------------------------------------------------------------- the figures
 
+const several = () => new Set(Object.values(D.dataset)).size > 1;
+const people = (method) => (D.people[now.view] || {})[D.dataset[method]] || [];
 const final = (method, view = now.view) => ((D.final[view] || {})[now.metric] || {})[method];
 const heat = (method) => ((D.heat[now.view] || {})[now.metric] || {})[method];
 const MOST_DOTS = 2000; // of a method
@@ -374,7 +384,7 @@ figure("clients", "strip", {
   title: "Every client: its score, and its gain over Local",
   have: () => shown((D.final[now.view] || {})[now.metric]).length > 0,
   draw(c) {
-    const methods = shown(D.final[now.view][now.metric]), rivals = methods.filter(gains), who = D.people[now.view];
+    const methods = shown(D.final[now.view][now.metric]), rivals = methods.filter(gains);
     const panels = [{ title: `${now.view} ${now.metric}`, methods, of: final, fmt: score }];
     if (rivals.length) panels.push({ title: "gain over Local", methods: rivals, of: gains, fmt: points, zero: true });
     const left = edge(c, methods, 0.3), row = 34, [places, tall] = boxes(c, panels.length, { tall: methods.length * row, left, right: 24, bottom: 26, least: 420 });
@@ -385,12 +395,12 @@ figure("clients", "strip", {
       if (panel.zero) p.g.append(s("line", { x1: p.X(0), x2: p.X(0), y1: box.y, y2: box.y + box.h, stroke: "var(--ink)", "stroke-width": 1.2 }));
       panel.methods.forEach((m, k) => {
         const middle = box.y + (k + 0.5) * row, values = panel.of(m);
-        c.svg.append(say(box.x - 8, middle + 4, cut(m, left - 12), { "text-anchor": "end", fill: "var(--ink)" }));
+        c.svg.append(say(box.x - 8, middle + 4, squeeze(m, left - 12), { "text-anchor": "end", fill: "var(--ink)" }));
         const step = Math.ceil(values.length / MOST_DOTS);
         values.forEach((v, j) => {
           if (!known(v) || j % step) return;
           const bad = panel.zero && lost(v);
-          p.g.append(mark(p.X(v), middle + (((j * 7) % 11) - 5) * 2, bad ? "down" : "circle", panel.zero ? (bad ? "var(--bad)" : "var(--good)") : look(m).colour, bad ? 3.6 : 3.2, { opacity: 0.65, "data-tip": `${who[j]}\n${m}: ${panel.fmt(v)}` }));
+          p.g.append(mark(p.X(v), middle + (((j * 7) % 11) - 5) * 2, bad ? "down" : "circle", panel.zero ? (bad ? "var(--bad)" : "var(--good)") : look(m).colour, bad ? 3.6 : 3.2, { opacity: 0.65, "data-tip": `${people(m)[j]}\n${m}: ${panel.fmt(v)}` }));
         });
         const x = p.X(mean(values) ?? 0);
         p.g.append(s("line", { x1: x, x2: x, y1: middle - 13, y2: middle + 13, stroke: "var(--ink)", "stroke-width": 2.5, "data-tip": `${m}, mean: ${panel.fmt(mean(values) ?? 0)}` }));
@@ -398,9 +408,9 @@ figure("clients", "strip", {
     });
     return tall;
   },
-  rows: () => [["method", "client", now.metric, "gain over Local"], ...shown(D.final[now.view][now.metric]).flatMap((m) => { const gain = gains(m) || []; return final(m).map((v, i) => [m, D.people[now.view][i], v, gain[i]]); })],
+  rows: () => [["method", "client", now.metric, "gain over Local"], ...shown(D.final[now.view][now.metric]).flatMap((m) => { const gain = gains(m) || []; return final(m).map((v, i) => [m, people(m)[i], v, gain[i]]); })],
   alt: () => shown(D.final[now.view][now.metric]).map((m) => `${m}: mean ${score(mean(final(m)))}` + (gains(m) ? `, ${gains(m).filter((v) => v > 1e-9).length} clients gain over Local and ${gains(m).filter(lost).length} lose` : "")).join(". "),
-  caption: () => `A dot is a client, mean over seeds; a bar is the mean of all. ${D.people[now.view].length > MOST_DOTS ? "Of so many clients some are drawn. " : ""}Triangles that point down are clients who would be better off alone.`,
+  caption: () => `A dot is a client, mean over seeds; a bar is the mean of all. ${Object.values(D.people[now.view]).some((who) => who.length > MOST_DOTS) ? "Of so many clients some are drawn. " : ""}Triangles that point down are clients who would be better off alone.`,
 });
 
 figure("clients", "rounds-by-client", {
@@ -409,7 +419,7 @@ figure("clients", "rounds-by-client", {
     { key: "order", label: "order", options: () => [["name", "by name"], ["score", "by last score"], ["rise", "by how much it rose"]] }],
   have: () => D.methods.some((m) => heat(m)),
   read() {
-    const found = heat(own(this, "method")), who = D.people[now.view], wide = found.round.length, order = own(this, "order");
+    const found = heat(own(this, "method")), who = people(own(this, "method")), wide = found.round.length, order = own(this, "order");
     found.ready ||= new Uint16Array(Uint8Array.from(atob(found.cells), (ch) => ch.charCodeAt(0)).buffer);
     const value = (i, k) => (found.ready[i * wide + k] > 65534 ? null : found.low + (found.ready[i * wide + k] / 65534) * (found.high - found.low));
     const key = { name: () => 0, score: (i) => -value(i, wide - 1), rise: (i) => value(i, 0) - value(i, wide - 1) }[order];
@@ -433,28 +443,30 @@ figure("clients", "rounds-by-client", {
 
 figure("classes", "class-by-client", {
   title: "Who has how much of which class",
-  choices: [{ key: "split", label: "samples", options: () => [["all", "all samples"], ["train", "for training"], ["val", "for validation"], ["test", "for testing"]] }],
-  have: () => Boolean(D.counts),
-  count(r, k, split = own(this, "split")) { return split === "all" ? ["train", "val", "test"].reduce((t, name) => t + D.counts[name][k][r], 0) : D.counts[split][k][r]; },
+  choices: [{ key: "dataset", label: "dataset", options: () => Object.keys(D.counts || {}).map((name) => [name, name]) },
+    { key: "split", label: "samples", options: () => [["all", "all samples"], ["train", "for training"], ["val", "for validation"], ["test", "for testing"]] }],
+  have: () => Object.keys(D.counts || {}).length > 0,
+  counts() { return D.counts[own(this, "dataset")]; },
+  count(r, k, split = own(this, "split")) { const of = this.counts(); return split === "all" ? ["train", "val", "test"].reduce((t, name) => t + of[name][k][r], 0) : of[split][k][r]; },
   draw(c) {
-    const { classes, clients } = D.counts, left = edge(c, classes), box = { x: left, y: 28, w: c.w - left - 12, h: Math.max(60, Math.min(420, classes.length * 24)) };
+    const of = this.counts(), { classes, clients } = of, left = edge(c, classes), box = { x: left, y: 28, w: c.w - left - 12, h: Math.max(60, Math.min(420, classes.length * 24)) };
     const most = Math.max(1, ...clients.flatMap((_, k) => classes.map((_, r) => this.count(r, k)))), stops = blues(), shade = (v) => along(stops, Math.log1p(v) / Math.log1p(most));
     scaleBar(c, c.w - 170, 4, 110, (t) => along(stops, t), "1", String(most));
     const below = grid(c, box, { rows: classes, columns: clients, value: (r, k) => this.count(r, k) || null, shade, word: String,
-      told: (r, k) => `${clients[k]}, ${classes[r]}\n` + ["train", "val", "test"].map((name) => `${name} ${D.counts[name][k][r]}`).join(", ") });
+      told: (r, k) => `${clients[k]}, ${classes[r]}\n` + ["train", "val", "test"].map((name) => `${name} ${of[name][k][r]}`).join(", ") });
     return box.y + box.h + below + 4;
   },
-  rows: () => [["client", "class", "train", "val", "test"], ...D.counts.clients.flatMap((who, k) => D.counts.classes.map((name, r) => [who, name, D.counts.train[k][r], D.counts.val[k][r], D.counts.test[k][r]]))],
-  alt() { const held = D.counts.clients.map((_, k) => D.counts.classes.filter((_, r) => this.count(r, k, "all")).length); return `${D.counts.clients.length} clients hold ${Math.min(...held)} to ${Math.max(...held)} of ${D.counts.classes.length} classes each.`; },
-  caption: () => `Numbers of samples, colours by their logarithm; as dealt with seed ${D.counts.seed}.`,
+  rows() { const of = this.counts(); return [["client", "class", "train", "val", "test"], ...of.clients.flatMap((who, k) => of.classes.map((name, r) => [who, name, of.train[k][r], of.val[k][r], of.test[k][r]]))]; },
+  alt() { const of = this.counts(), held = of.clients.map((_, k) => of.classes.filter((_, r) => this.count(r, k, "all")).length); return `${of.clients.length} clients hold ${Math.min(...held)} to ${Math.max(...held)} of ${of.classes.length} classes each.`; },
+  caption() { return `Numbers of samples, colours by their logarithm; ${several() ? `${own(this, "dataset")}, ` : ""}as dealt with seed ${this.counts().seed}.`; },
 });
 
 const confused = () => D.methods.filter((m) => m in (D.confusion || {}));
 figure("classes", "confusion", {
   title: "What is taken for what",
   choices: [{ key: "method", label: "method", first: () => D.best, options: () => confused().map((m) => [m, m]) },
-    { key: "beside", label: "beside it", options: () => { const others = confused().filter((m) => m !== own(figures.find((f) => f.id === "confusion"), "method")); const local = others.find((m) => Object.values(D.local).includes(m));
-      return [...new Set([local, ...others].filter(Boolean))].map((m) => [m, `beside ${m}`]); } }],
+    { key: "beside", label: "beside it", options: () => { const others = confused().filter((m) => m !== own(figures.find((f) => f.id === "confusion"), "method")); const local = D.local[own(figures.find((f) => f.id === "confusion"), "method")];
+      return [...new Set([local, ...others])].filter((m) => others.includes(m)).map((m) => [m, `beside ${m}`]); } }],
   have: () => confused().length > 0,
   two() { return [own(this, "method"), own(this, "beside")].filter(Boolean); },
   draw(c) {
@@ -552,7 +564,7 @@ figure("together", "collaboration", {
       node.onpointerleave = () => links.forEach(([link]) => link.setAttribute("visibility", "visible"));
       c.svg.append(node);
       const [tx, ty] = spot(i, R + 9);
-      if (n <= 60) c.svg.append(say(tx, ty, cut(name, edgeOf), { "text-anchor": flip ? "end" : "start", "dominant-baseline": "middle", transform: `rotate(${flip ? angle + 180 : angle} ${tx} ${ty})`, fill: "var(--ink)" }));
+      if (n <= 60) c.svg.append(say(tx, ty, squeeze(name, edgeOf), { "text-anchor": flip ? "end" : "start", "dominant-baseline": "middle", transform: `rotate(${flip ? angle + 180 : angle} ${tx} ${ty})`, fill: "var(--ink)" }));
     });
     const left = Math.min(longest + 14, half * 0.3), down = 2 * (R + edgeOf) + 16, box = { x: (beside ? half + 24 : 0) + left, y: beside ? 44 : down + 44, edge: beside ? half + 24 : 0 };
     box.w = (beside ? half : c.w) - left - 14;
@@ -608,11 +620,12 @@ const number = (text) => parseFloat(String(text).replace("−", "-").replace(","
 /** A table whose heads sort it; how it was sorted is remembered by its title, so that news do not undo it. */
 function table(title, header, rows) {
   const text = (row, i) => String(row[i].text ?? row[i]), numeric = (i) => i > 0 && rows.some((row) => !isNaN(number(text(row, i))));
-  const body = h("tbody"), words = header.map((_, i) => !numeric(i) && rows.some((row) => text(row, i).length > 3));
+  const longest = (i) => Math.max(0, ...rows.map((row) => text(row, i).length));
+  const body = h("tbody"), words = header.map((_, i) => (numeric(i) || longest(i) < 4 ? null : longest(i) > 24 ? "words long" : "words"));
   const fill = (order) => body.replaceChildren(...order.map((row) => h("tr", {}, ...row.map((cell, i) =>
-    i ? h("td", { class: cell.lost ? "lost" : words[i] ? "words" : null, title: cell.lost ? "worse than alone" : null }, text(row, i)) : h("th", { scope: "row" }, cell)))));
+    i ? h("td", { class: cell.lost ? "lost" : words[i], title: cell.lost ? "worse than alone" : null }, text(row, i)) : h("th", { scope: "row" }, cell)))));
   const heads = header.map((name, i) => {
-    const head = h("th", { scope: "col", class: words[i] ? "words" : null }, h("button", { type: "button" }, name));
+    const head = h("th", { scope: "col", class: words[i] }, h("button", { type: "button" }, name));
     head.firstChild.onclick = () => {
       const [before, sign] = now.sorted[title] || [];
       now.sorted[title] = [i, before === i ? -sign : i ? -1 : 1]; // numbers from the highest, names from A
@@ -627,8 +640,14 @@ function table(title, header, rows) {
   };
   fill(rows);
   if (now.sorted[title] && now.sorted[title][0] < header.length) sort();
-  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": title }, h("table", {}, h("thead", {}, h("tr", {}, ...heads)), body));
+  const whole = h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": title }, h("table", {}, h("thead", {}, h("tr", {}, ...heads)), body));
+  whole.onscroll = () => hint(whole);
+  sized.observe(whole);
+  return whole;
 }
+/** An edge that fades says that there is more to the right. */
+const hint = (whole) => whole.classList.toggle("more", whole.scrollWidth - whole.clientWidth - whole.scrollLeft > 2);
+const sized = new ResizeObserver((changes) => changes.forEach((one) => hint(one.target)));
 const plain = (rows) => rows.map((row) => row.map((cell) => cell.text ?? cell));
 function tableCard(title, header, rows, caption) {
   const save = h("button", { type: "button", "aria-label": `${title}: download numbers` }, "CSV");
@@ -636,20 +655,24 @@ function tableCard(title, header, rows, caption) {
   return h("div", { class: "card" }, h("div", { class: "head" }, h("h3", {}, title), h("span", { class: "tools" }, save)), table(title, header, rows), h("p", { class: "note" }, caption));
 }
 const MOST_ROWS = 1000;
-function clientTable() {
-  const methods = shown((D.final[now.view] || {})[now.metric]), who = D.people[now.view] || [];
-  if (!methods.length || who.length < 2) return "";
+/** A table of every dataset's clients: one name may be two people. */
+function clientTables() {
+  return Object.keys(D.people[now.view] || {}).map(clientTable).filter(Boolean);
+}
+function clientTable(dataset) {
+  const methods = shown((D.final[now.view] || {})[now.metric]).filter((m) => D.dataset[m] === dataset), who = D.people[now.view][dataset];
+  if (!methods.length || who.length < 2) return null;
   const gain = Object.fromEntries(methods.map((m) => [m, gains(m)])), of = Object.fromEntries(methods.map((m) => [m, final(m)]));
   const all = who.map((name, i) => {
-    const about = D.about[name] || { traits: "", train: "–", test: "–" };
+    const about = (D.about[dataset] || {})[name] || { traits: "", train: "–", test: "–" };
     return [name, about.traits, String(about.train), String(about.test), ...methods.map((m) => {
       const bad = gain[m] && known(gain[m][i]) && lost(gain[m][i]);
       return { text: score(of[m][i]) + (bad ? " ▾" : ""), lost: bad };
     })];
   });
   const traits = all.some((row) => row[1]), rows = (traits ? all : all.map((row) => [row[0], ...row.slice(2)])).slice(0, MOST_ROWS);
-  const more = all.length > rows.length ? ` The first ${MOST_ROWS} of ${all.length} clients.` : "";
-  return tableCard("Every client in numbers", ["client", ...(traits ? ["what it is"] : []), "train", "test", ...methods], rows,
+  const more = all.length > rows.length ? ` The first ${MOST_ROWS} of ${all.length} clients.` : "", names = methods.map((m) => (several() ? m.replace(` · ${dataset}`, "") : m));
+  return tableCard(`Every client in numbers${several() ? `: ${dataset}` : ""}`, ["client", ...(traits ? ["what it is"] : []), "train", "test", ...names], rows,
     `${now.view} ${now.metric}, mean over seeds. ▾: worse than Local.${more}`);
 }
 
@@ -689,9 +712,8 @@ function frame() {
 function render() {
   frame();
   figures.forEach(paint);
-  document.querySelector("#clients > .card.table")?.remove();
-  const all = clientTable();
-  if (all) { all.classList.add("table"); $("clients").append(all); }
+  document.querySelectorAll("#clients > .card.table").forEach((old) => old.remove());
+  for (const one of clientTables()) { one.classList.add("table"); $("clients").append(one); }
   const sections = [...document.querySelectorAll("main > section")];
   for (const section of sections.filter((one) => one.querySelector("figure"))) section.hidden = ![...section.querySelectorAll("figure, .table")].some((one) => !one.hidden);
   $("tables").hidden = !D.tables.length;

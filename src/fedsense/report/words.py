@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from fedsense.errors import UserError
+from fedsense.evaluation.comparing import FEWEST_CLIENTS, Pair
 from fedsense.evaluation.metrics import LOWER_IS_BETTER
 from fedsense.evaluation.summary import Row
 from fedsense.result import Grid, Result
@@ -24,7 +25,7 @@ TITLES = {
 }
 BESIDE = 4  # methods the best is compared with in words
 SHOWN = 6  # pairs of methods of which one is better beyond chance
-NAMED = 5  # clients that lost most, by name; the others are counted
+NAMED = 3  # clients that lost most, by name; the others are counted
 ALIKE = 1e-9  # scores that differ by no more are the same
 Given = tuple[Result, Mapping[str, Any], Sequence[Row]]  # a run, its run.json, and its summary
 
@@ -41,29 +42,31 @@ class Words:
     local: dict[str, str | None] = field(default_factory=dict)  # method → the Local run it is compared with
 
 
-def summary(runs: Sequence[Given]) -> Words:
-    """Of runs whose labels are told apart."""
-    said = Words(facts=_facts(runs), local=_references(runs))
+def summary(runs: Sequence[Given], selection: str | None = None) -> Words:
+    """Of runs whose labels are told apart; who is ahead, of those that are finished."""
+    said = Words(facts=_facts(runs))
     said.paragraphs.append(_what_ran(runs))
-    scored = [run for run in runs if run[2]]
-    if not scored:
-        said.paragraphs.append("Nothing has been evaluated yet.")
-        return said
-    said.verdict = verdict([result for result, _, _ in scored])
-    if len(scored) > len({result.method for result, _, _ in scored}):
-        said.grids.append(("Over seeds", _seeds(scored)))
-    data = _names(result.dataset for result, _, _ in scored)
-    for name in data or [""]:  # scores on different data are not to be compared
-        same = [run for run in scored if run[0].dataset == name]
+    done = [run for run in runs if run[2] and run[0].finished]  # others had fewer rounds: nothing is said of them
+    said.local = _references(done)
+    if not done:
+        scored = any(rows for _, _, rows in runs)
+        said.paragraphs.append(
+            "No run is finished, so nothing is said of who is ahead." if scored else "Nothing has been evaluated yet."
+        )
+    said.verdict = verdict([result for result, _, _ in done], selection)
+    if len(done) > len({result.method for result, _, _ in done}):
+        said.grids.append(("Over seeds", _seeds(done)))
+    data = _by_dataset(done)
+    for name, same in data.items():  # scores on different data are not to be compared
         before = len(said.paragraphs)
         _speak(said, same, f"On {name}, " if len(data) > 1 else "")
         said.paragraphs[before:] = [text.replace(f" · {name}", "") for text in said.paragraphs[before:]]
-    said.paragraphs += _reservations(runs)
+    said.paragraphs += _reservations(runs) if any(rows for _, _, rows in runs) else []
     return said
 
 
 def _speak(said: Words, runs: Sequence[Given], where: str) -> None:
-    """What came out of runs on the same data, by the first view and metric."""
+    """What came out of finished runs on the same data, by the first view and metric."""
     view, metric = runs[0][2][0].view, runs[0][2][0].metric
     order, clients = _ranked(runs, view, metric), _clients(runs, view, metric)
     said.best = said.best or (order[0] if order else None)
@@ -71,13 +74,18 @@ def _speak(said: Words, runs: Sequence[Given], where: str) -> None:
     against = {method: local for method, local in said.local.items() if local and {method, local} <= clients.keys()}
     if against:
         title = f"{where}against Local, client by client" if where else "Against Local, client by client"
-        said.grids.append((title, _gains(clients, against, view, metric)))
-        chosen = next((method for method in order if method in against), None)
+        grid = _gains(clients, against, view, metric)
+        rows = [[row[0].removesuffix(f" · {runs[0][0].dataset}"), *row[1:]] for row in grid.rows]
+        said.grids.append((title, replace(grid, rows=rows)))
+        chosen = [method for method in order if method in against]
         if chosen:
-            said.paragraphs.append(_who_lost(clients, chosen, against[chosen], view, metric))
+            said.paragraphs.append(_who_lost(clients, chosen[0], against[chosen[0]], view, metric))
+        others = {m: _gain(clients[m], clients[against[m]], metric) for m in chosen[1 : 1 + BESIDE]}
+        if others:
+            said.paragraphs.append(_also_lost(others, metric))
 
 
-def verdict(results: Sequence[Result]) -> list[str]:
+def verdict(results: Sequence[Result], selection: str | None = None) -> list[str]:
     """What ``fedsense compare`` has to say of the runs that are done, in sentences."""
     from fedsense.comparing import compare_results
 
@@ -85,7 +93,7 @@ def verdict(results: Sequence[Result]) -> list[str]:
     if len({result.method for result in done}) < 2:
         return []
     try:
-        found = compare_results(done)
+        found = compare_results(done, selection)
     except UserError as error:
         return [f"Methods cannot be compared: {error}."]
     tested = [pair for pair in found.pairs if pair.seeds]
@@ -95,14 +103,7 @@ def verdict(results: Sequence[Result]) -> list[str]:
         (pair.winner, pair.second if pair.winner == pair.first else pair.first, abs(pair.gain)) for pair in found.wins
     ]
     if not wins:
-        few = all(pair.verdict == "too few seeds" for pair in tested)
-        seeds = max(pair.seeds for pair in tested)
-        why = (
-            f"{_count(seeds, 'seed')} cannot show how much runs differ, five can"
-            if few
-            else "no difference is beyond chance"
-        )
-        return [f"No method is called better than another: {why}."]
+        return [f"No method is called better than another: {_why_none(tested)}."]
     named = [f"{better} over {worse} ({_signed(gain, found.metric)})" for better, worse, gain in wins[:SHOWN]]
     rest = f", and {len(wins) - SHOWN} pairs more" if len(wins) > SHOWN else ""
     pairs = _count(len(tested), "pair")
@@ -110,14 +111,26 @@ def verdict(results: Sequence[Result]) -> list[str]:
     return [f"Better beyond chance in {found.view} {found.metric}: {'; '.join(named)}{rest} ({how})."]
 
 
+def _why_none(tested: Sequence[Pair]) -> str:
+    lacks = {pair.verdict for pair in tested}
+    seeds, clients = max(pair.seeds for pair in tested), max(pair.clients for pair in tested)
+    if lacks == {"too few seeds"}:
+        return f"{_count(seeds, 'seed')} cannot show how much runs differ, five can"
+    if lacks == {"too few clients"} and clients < FEWEST_CLIENTS:
+        return f"{_count(clients, 'client')} cannot show how much people differ, {FEWEST_CLIENTS} are the fewest"
+    if lacks == {"too few clients"}:
+        return f"{clients} clients are too few for {_count(len(tested), 'pair')} at once"
+    if lacks == {"too few seeds", "too few clients"}:
+        return "there are too few seeds, or too few clients"
+    return "no difference is beyond chance"
+
+
 def _facts(runs: Sequence[Given]) -> list[str]:
     clients = {len(about.get("clients", {})) for _, about, _ in runs}
-    rounds = {result.rounds for result, _, _ in runs}
-    seeds = sorted({result.seed for result, _, _ in runs})
     found = [_count(len({result.own_name for result, _, _ in runs}), "method")] if runs else []
-    found += [f"{_range(clients)} clients"] if clients else []
-    found += [f"{_range(rounds)} round{'s' * (rounds != {1})}"] if rounds else []
-    found += [f"seed{'s' * (len(seeds) > 1)} {_listed(map(str, seeds), 6)}"] if seeds else []
+    found += [f"{_range(clients)} client{'s' * (clients != {1})}"] if clients else []
+    found += [_rounds(runs)] if runs else []
+    found += [_seeds_of(runs)] if runs else []
     found += _names(about.get("federation", "") for _, about, _ in runs)
     found += _names(name for _, about, _ in runs for name in about.get("model", {}).get("names", []))
     return found
@@ -127,25 +140,59 @@ def _what_ran(runs: Sequence[Given]) -> str:
     if not runs:
         return "No run has begun yet."
     methods = _names(result.own_name for result, _, _ in runs)
-    data = _names(result.dataset for result, _, _ in runs)
     models = _names(name for _, about, _ in runs for name in about.get("model", {}).get("names", []))
-    clients = {len(about.get("clients", {})) for _, about, _ in runs}
-    train = sorted(sizes["train"] for sizes in runs[0][1].get("clients", {}).values())
-    classes = runs[0][1].get("task", {}).get("classes", [])
-    seeds = sorted({result.seed for result, _, _ in runs})
-    text = f"{_listed(methods, 8)} ran on {_listed(data, 4)}: {_range(clients)} clients"
-    everyone = {who for _, about, _ in runs for who in about.get("clients", {})}
-    text += f" at a time, {len(everyone)} in all," if len(everyone) > max(clients) else ""
-    text += f" with {_range({train[0], train[-1]})} training samples each" if train else ""
-    text += f", {_count(len(classes), 'class', 'classes')}" if len(classes) > 1 else ""
+    data = _by_dataset(runs)
+    several = len(data) > 1
+    each = [f"on {name}: {_held(of)}" + (f", {_how_many_seeds(of)}" if several else "") for name, of in data.items()]
+    more = [f"on {len(each) - 3} more"] if len(each) > 4 else []
+    text = f"{_listed(methods, 8)} ran {'; '.join([*each[:3], *more] if more else each)}"
     text += f"; network {_listed(models, 4)}" if models else ""
-    text += f"; {_range({result.rounds for result, _, _ in runs})} rounds, "
-    text += f"{len(seeds)} seeds." if len(seeds) > 1 else "one seed."
+    text += f"; {_rounds(runs)}"
+    text += "." if several else f", {_how_many_seeds(runs)}."
     if any(result.synthetic for result, _, _ in runs):
         text += " The data are synthetic: they show how methods behave, not how well they do on people."
-    if len(data) > 1:
+    if several:
         text += " Scores on different data are not to be compared."
     return text
+
+
+def _held(runs: Sequence[Given]) -> str:
+    """How many clients runs on the same data have, and how much these hold."""
+    clients = {len(about.get("clients", {})) for _, about, _ in runs}
+    everyone = {who for _, about, _ in runs for who in about.get("clients", {})}
+    train = {sizes["train"] for _, about, _ in runs for sizes in about.get("clients", {}).values()}
+    classes = {len(about.get("task", {}).get("classes", [])) for _, about, _ in runs}
+    text = f"{_range(clients)} client{'s' * (clients != {1})}"
+    text += f" at a time, {len(everyone)} in all," if len(everyone) > max(clients) else ""
+    text += f" with {_range(train)} training samples each" if train else ""
+    return text + (f", {_range(classes)} classes" if max(classes) > 1 else "")
+
+
+def _rounds(runs: Sequence[Given]) -> str:
+    rounds = {result.rounds for result, _, _ in runs}
+    return f"{_range(rounds)} round{'s' * (rounds != {1})}"
+
+
+def _how_many_seeds(runs: Sequence[Given]) -> str:
+    many = len({result.seed for result, _, _ in runs})
+    return f"{many} seeds" if many > 1 else "one seed"
+
+
+def _seeds_of(runs: Sequence[Given]) -> str:
+    """By number; where datasets have different ones, how many."""
+    each = {tuple(sorted({result.seed for result, _, _ in of})) for of in _by_dataset(runs).values()}
+    if len(each) > 1:
+        many = {len(seeds) for seeds in each}
+        return f"{_range(many)} seed{'s' * (many != {1})}"
+    (seeds,) = each
+    return f"seed{'s' * (len(seeds) > 1)} {_listed(map(str, seeds), 6)}"
+
+
+def _by_dataset(runs: Sequence[Given]) -> dict[str, list[Given]]:
+    found: dict[str, list[Given]] = {}
+    for run in runs:
+        found.setdefault(run[0].dataset, []).append(run)
+    return found
 
 
 def _best(runs: Sequence[Given], order: Sequence[str], view: str, metric: str) -> str:
@@ -159,10 +206,18 @@ def _best(runs: Sequence[Given], order: Sequence[str], view: str, metric: str) -
     if len(order) == 1:
         return f"{first} has a mean {view} {metric} of {score} over clients ({when})."
     extreme = "lowest" if metric in LOWER_IS_BETTER else "highest"
-    gaps = [f"{_gap(seeds[first], seeds[other], metric)} {_side(metric)} {other}" for other in order[1 : 1 + BESIDE]]
-    text = f"{first} has the {extreme} mean {view} {metric}, {score} over clients ({when}): {_joined(gaps)}."
-    if len(order) > 1 + BESIDE:
-        text += f" {_count(len(order) - 1 - BESIDE, 'more method')} in the table."
+    gap = {other: _gap(seeds[first], seeds[other], metric) for other in order}
+    equal = [other for other in order if gap[other] == gap[first]]  # as far as it is told
+    has, others = "has", order[len(equal) :]
+    if len(equal) > 1:
+        has, score = "have", _value(float(np.mean(seeds[first])), metric)
+    who, where = _listed(equal, 1 + BESIDE), f"{score} over clients ({when})"
+    if not others:
+        return f"{who} {has} the same mean {view} {metric}, {where}."
+    gaps = [f"{gap[other]} {_side(metric)} {other}" for other in others[:BESIDE]]
+    text = f"{who} {has} the {extreme} mean {view} {metric}, {where}: {_joined(gaps)}."
+    if len(others) > BESIDE:
+        text += f" {_count(len(others) - BESIDE, 'more method')} in the table."
     return text
 
 
@@ -171,18 +226,28 @@ def _who_lost(clients: Mapping[str, Mapping[str, float]], method: str, local: st
     won, lost, same = _counted(gain)
     text = f"Beside {local}, {method} makes {_count(won, 'client')} better in {view} {metric} and {lost} worse"
     text += f"; {same} stay{'s' * (same == 1)} the same." if same else "."
+    return text + (f" Harmed: {harmed}." if (harmed := _harmed(gain, metric)) else "")
+
+
+def _also_lost(gains: Mapping[str, Mapping[str, float]], metric: str) -> str:
+    return "; ".join(f"{method} harms {_harmed(gain, metric) or 'nobody'}" for method, gain in gains.items()) + "."
+
+
+def _harmed(gain: Mapping[str, float], metric: str) -> str:
+    """Clients that lost, who lost most first."""
     harmed = sorted((value, who) for who, value in gain.items() if value < -ALIKE)
-    if harmed:
-        names = [f"{who} ({_signed(value, metric)})" for value, who in harmed[:NAMED]]
-        rest = len(harmed) - NAMED
-        text += f" Harmed: {', '.join(names)}" + (f" and {_count(rest, 'other')}" if rest > 0 else "") + "."
-    return text
+    names = [f"{who} ({_signed(value, metric)})" for value, who in harmed[:NAMED]]
+    rest = len(harmed) - NAMED
+    return ", ".join(names) + (f" and {_count(rest, 'other')}" if rest > 0 else "")
 
 
 def _reservations(runs: Sequence[Given]) -> list[str]:
     found = []
-    if len({result.seed for result, _, _ in runs}) == 1:
-        found.append("One seed only: small differences may be chance.")
+    data = _by_dataset(runs)
+    single = [name for name, of in data.items() if len({result.seed for result, _, _ in of}) == 1]
+    if single:
+        where = f" on {_listed(single, 4)}" if len(single) < len(data) else ""
+        found.append(f"One seed only{where}: small differences may be chance.")
     unfinished = [f"{r.method} seed {r.seed} ({r.done} of {r.rounds} rounds)" for r, _, _ in runs if not r.finished]
     if unfinished:
         found.append(f"Unfinished: {_listed(unfinished, 6)}.")
@@ -285,7 +350,7 @@ def _value(value: float, metric: str) -> str:
 
 def _signed(value: float, metric: str) -> str:
     text = f"{value:+.2f}" if metric in LOWER_IS_BETTER else f"{100 * value:+.1f}"
-    return text.replace("-", "−")
+    return text.replace("-", "−") if float(text) else text[1:]
 
 
 def _gap(first: Sequence[float], other: Sequence[float], metric: str) -> str:

@@ -10,15 +10,18 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from fedsense.comparing import compare_results
 from fedsense.engine.folder import RUN_FILE, read_json, write_atomically
 from fedsense.engine.origin import duration, sessions
 from fedsense.errors import UserError
-from fedsense.experiment import FREE, find_experiments
+from fedsense.experiment import FREE, RECIPE_FILE, find_experiments, run_name
 from fedsense.packing import opened
+from fedsense.recipe import make_recipe
 from fedsense.report.comparing import critical_difference
 from fedsense.report.figures import curves, svg
 from fedsense.report.tables import notes, tables
@@ -138,14 +141,14 @@ def plain_command(text: str) -> str:
     """A command as anybody would type it: without where things are on one machine, and how many processes it had."""
     words, kept_words = iter(shlex.split(text)), list[str]()
     for word in words:
-        name, equals, _ = word.partition("=")
+        name, equals, rest = word.partition("=")
         if name in ("--out", "--data"):
             if not equals:
                 next(words, None)
-        elif word == "--set":
-            value = next(words, "")
+        elif name == "--set":
+            value = rest if equals else next(words, "")
             if value.partition("=")[0] not in ("workers", "device", "state_memory", "data.root"):
-                kept_words += [word, value]
+                kept_words += [name, value]
         elif word not in ("--resume", "--previous", "--json"):
             kept_words.append(Path(word).name if Path(word).is_absolute() else word)
     return shlex.join(kept_words)
@@ -169,7 +172,15 @@ def _item(card: Card, item: Item, outcome: Outcome, scale: Scale, reproduced: Pa
     words = ["fedsense", "reproduce", card.paper.lower(), item.id, *(["--scale", scale] if scale != "paper" else [])]
     words += ["--nearest"] * any(line.published_on for line in outcome.lines)
     words += ["--seeds", str(seeds)] if seeds else []
-    yield origin(dict.fromkeys(_found(reproduced, run["folder"]) for run in outcome.runs), shlex.join(words))
+    folders = list(dict.fromkeys(_found(reproduced, run["folder"]) for run in outcome.runs))
+    yield origin(folders, shlex.join([*words, *_changes(folders)]))
+
+
+def _changes(folders: Iterable[Path]) -> list[str]:
+    """What runs were changed by with ``--set``, whichever table they were run for."""
+    commands = [shlex.split(plain_command(s["command"])) for folder in folders for s in sessions(folder)]
+    pairs = [pair for words in commands for pair in pairwise(words) if pair[0] == "--set"]
+    return [word for pair in dict.fromkeys(pairs) for word in pair]
 
 
 def _found(reproduced: Path, folder: str) -> Path:
@@ -226,7 +237,7 @@ def _name(mine: Mapping[str, Any], every: Iterable[Mapping[str, Any]], results: 
     seeds = sorted({result.seed for result in results})
     later = [f"seeds {', '.join(map(str, seeds))}"] if seeds[-1] > len(seeds) else []  # from 0, or from 1
     apart = ", ".join([*(f"{key} = {mine[key]}" for key in differing), *later])
-    return f"{mine['name']}{f' ({apart})' if apart else ''}: {mine['what']}"
+    return f"{mine['name']}{f' ({apart})' if apart else ''}" + (f": {mine['what']}" if mine["what"] else "")
 
 
 def _study(name: str, results: Sequence[Result], paper: str, pictures: Path) -> Iterator[str]:
@@ -247,14 +258,26 @@ def _study(name: str, results: Sequence[Result], paper: str, pictures: Path) -> 
             if title.startswith(SHOWN[1]):
                 yield f"**{title}**\n\n{Grid(grid.header, grid.rows).markdown()}"
     yield from (f"Note: {note}." for note in notes(found) if note != f"no ranks: {found.ranks.why_not}")
-    unfinished = [r for r in results if not r.finished]
+    to_come = _to_come(results)
+    unfinished = sum(not result.finished for result in results) + to_come
     if unfinished:
-        yield f"{len(unfinished)} of {len(results)} runs are unfinished."
+        yield f"{unfinished} of {len(results) + to_come} runs are unfinished."
     if any(len(result.history) > 1 for result in results):
         drawn = svg(curves(results)).encode()
         if len(drawn) < MANY_BYTES:
             yield _picture(name, drawn, pictures / f"{_slug(name)}.svg")
     yield origin([result.folder for result in results if result.folder])
+
+
+def _to_come(results: Sequence[Result]) -> int:
+    """Runs of these experiments' recipes that have not begun."""
+    count = 0
+    for place in {result.folder.parent for result in results if result.folder}:
+        if (place / RECIPE_FILE).is_file():
+            recipe = make_recipe(read_json(place / RECIPE_FILE))
+            names = [run_name(label, seed) for seed in recipe.seeds for label in recipe.methods()]
+            count += sum(not (place / name / RUN_FILE).is_file() for name in names)
+    return count
 
 
 def _over_all(studies: Sequence[tuple[str, list[Result]]], pictures: Path) -> Iterator[str]:
@@ -274,17 +297,19 @@ def _over_all(studies: Sequence[tuple[str, list[Result]]], pictures: Path) -> It
 def _why_not(card: Card, item: Item) -> str:
     if item.why:
         return f"{item.why}."
-    plan = make_plan(card, item, Ways(nearest=True))
+    plan = make_plan(card, item, Ways())
+    if not plan.lacking:
+        return "not run."
     lacks = "; ".join(f"{name} is not there: {how_to_get(name)}" for name in plan.lacking)
-    if plan.ready:
-        return "not run." if not lacks else f"not run; a part cannot be, as {lacks}."
-    return f"{lacks}."
+    near = _distinct(each.nearest for each in plan.experiments.values() if each.nearest)
+    told = f"not run; a part cannot be, as {lacks}" if plan.ready else lacks
+    return told + (f"; `--nearest` would take {', '.join(near)} instead." if near else ".")
 
 
 def _picture(title: str, data: bytes, path: Path) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, data)
-    return f"![{title}]({path.parent.name}/{path.name})"
+    return f"![{title}]({quote(path.parent.name)}/{quote(path.name)})"
 
 
 def _slug(name: str) -> str:
