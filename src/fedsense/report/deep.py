@@ -37,9 +37,8 @@ def deepen(found: Document, results: Sequence[Result], tell: Callable[[str], Non
     known: dict[Any, Federation] = {}
     reasons: dict[str, dict[str, str]] = {}
     for method, result in firsts.items():
-        tell(f"{method}: models and recordings")
         try:
-            engine = _open(result, known)
+            engine = _open(result, known, tell)
         except Exception as error:  # whatever became of models or recordings: a page without them is better than none
             reasons.setdefault("Confusion matrices, class × client, embeddings", {})[method] = _why(error)
             continue
@@ -54,11 +53,12 @@ def deepen(found: Document, results: Sequence[Result], tell: Callable[[str], Non
             found["left_out"].append([part if len(who) == len(firsts) else f"{part} of {', '.join(who)}", reason])
 
 
-def _open(result: Result, known: dict[Any, Federation]) -> Engine:
+def _open(result: Result, known: dict[Any, Federation], tell: Callable[[str], None]) -> Engine:
     if result.folder is None:
         raise UserError("the run was not kept in a folder")
     if is_packed(result.folder):
         raise UserError("packed without models; they are where it was run")
+    tell(f"{result.method}: models and recordings")
     key = (result.folder.parent, result.seed)
     engine = reopen(result.folder, known.get(key))
     known[key] = engine.federation
