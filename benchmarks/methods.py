@@ -26,7 +26,8 @@ import numpy as np
 import torch
 
 from fedsense.bundle import payload
-from fedsense.engine.rounds import Engine, Settings
+from fedsense.engine.rounds import Engine
+from fedsense.engine.settings import Settings
 from fedsense.federation import Federation
 from fedsense.method import Method
 from fedsense.methods import METHODS

@@ -15,7 +15,8 @@ from torch import nn
 
 from fedsense.bundle import to_bytes
 from fedsense.cli import _run as cli
-from fedsense.engine.rounds import Engine, Settings
+from fedsense.engine.rounds import Engine
+from fedsense.engine.settings import Settings
 from fedsense.federation import Federation
 from fedsense.method import Method
 from fedsense.methods import METHODS

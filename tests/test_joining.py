@@ -12,7 +12,8 @@ import torch
 import fedsense
 from conftest import quick, run
 from fedsense.cli import main
-from fedsense.engine.rounds import Engine, Settings
+from fedsense.engine.rounds import Engine
+from fedsense.engine.settings import Settings
 from fedsense.errors import UserError
 from fedsense.federation import Federation
 from fedsense.joining import _class_by_class, join

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from fedsense.bundle import Bundle
     from fedsense.client import Client
     from fedsense.data import load, merge
-    from fedsense.engine.rounds import Engine, Settings
+    from fedsense.engine.rounds import Engine
+    from fedsense.engine.settings import Settings
     from fedsense.errors import FedsenseError, RunFailed, UserError
     from fedsense.federation import ClientData, Federation, Samples, Task
     from fedsense.joining import join

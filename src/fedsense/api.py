@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedsense.data import load
-from fedsense.engine.rounds import Engine, Listener, Settings
+from fedsense.engine.rounds import Engine, Listener
+from fedsense.engine.settings import Settings
 from fedsense.errors import UserError, nearest
 from fedsense.evaluation.summary import check_selection
 from fedsense.federation import Federation, Missing

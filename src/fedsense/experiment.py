@@ -20,7 +20,8 @@ from typing import Any, Protocol
 from fedsense.engine.checkpoint import is_packed
 from fedsense.engine.executors import Executor
 from fedsense.engine.folder import FREE_SETTINGS, RUN_FILE, alone, read_json, refuse_fewer_rounds, write_json
-from fedsense.engine.rounds import HELD_OUT, NEW_CLIENT, Engine, Listener, Settings
+from fedsense.engine.rounds import Engine, Listener
+from fedsense.engine.settings import HELD_OUT, NEW_CLIENT, Settings
 from fedsense.engine.site import forget_peak
 from fedsense.errors import RunFailed, UserError
 from fedsense.federation import Federation

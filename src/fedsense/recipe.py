@@ -24,7 +24,7 @@ from fedsense.data import find_dataset, load, merge
 from fedsense.data.merging import Classes, check_classes, check_label
 from fedsense.data.projections import How as Projection
 from fedsense.engine.executors import Kind
-from fedsense.engine.rounds import VIEWS, Settings
+from fedsense.engine.settings import VIEWS, Settings
 from fedsense.engine.store import DEFAULT_MB
 from fedsense.errors import UserError, nearest
 from fedsense.evaluation.summary import check_selection

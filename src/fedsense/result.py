@@ -15,7 +15,8 @@ import numpy as np
 
 from fedsense.engine.folder import RUN_FILE
 from fedsense.engine.record import read_lines, totals, without_nan
-from fedsense.engine.rounds import NEW_CLIENT, Engine
+from fedsense.engine.rounds import Engine
+from fedsense.engine.settings import NEW_CLIENT
 from fedsense.errors import UserError
 from fedsense.evaluation.metrics import LOWER_IS_BETTER
 from fedsense.evaluation.summary import POOLED, Row, summarise

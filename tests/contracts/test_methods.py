@@ -10,7 +10,8 @@ import torch
 from conftest import NET, blobs, quick, run, same_bits
 from fedsense.bundle import flatten, payload, to_bytes
 from fedsense.engine.executors import Serial
-from fedsense.engine.rounds import Engine, Settings
+from fedsense.engine.rounds import Engine
+from fedsense.engine.settings import Settings
 from fedsense.engine.site import Call, Site
 from fedsense.errors import UserError
 from fedsense.evaluation.summary import curve

@@ -8,7 +8,8 @@ from conftest import blobs, plain_net
 from fedsense.bundle import to_bytes
 from fedsense.engine import checkpoint
 from fedsense.engine.record import Record
-from fedsense.engine.rounds import Engine, Settings
+from fedsense.engine.rounds import Engine
+from fedsense.engine.settings import Settings
 from fedsense.methods import METHODS
 from fedsense.models.spec import ModelSpec
 

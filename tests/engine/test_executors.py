@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from conftest import blobs, plain_net, quick, run, same_bits, small_net
 from fedsense.bundle import to_bytes
 from fedsense.client import Client
-from fedsense.engine.rounds import Settings
+from fedsense.engine.settings import Settings
 from fedsense.engine.shared import Region
 from fedsense.engine.site import Call, Site
 from fedsense.errors import RunFailed, UserError

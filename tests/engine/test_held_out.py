@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics import f1_score
 
 from conftest import blobs, quick, run
-from fedsense.engine.rounds import Settings
+from fedsense.engine.settings import Settings
 from fedsense.errors import UserError
 from fedsense.experiment import run_recipe
 from fedsense.federation import Samples

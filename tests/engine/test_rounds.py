@@ -14,7 +14,8 @@ from torch import nn
 
 from conftest import blobs, plain_net, run
 from fedsense.bundle import part
-from fedsense.engine.rounds import Engine, Listener, Settings
+from fedsense.engine.rounds import Engine, Listener
+from fedsense.engine.settings import Settings
 from fedsense.engine.shared import Region
 from fedsense.errors import RunFailed, UserError
 from fedsense.method import Reply

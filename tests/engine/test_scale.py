@@ -10,7 +10,8 @@ import torch
 from conftest import plain_net, quick, small_net
 from fedsense import recordings
 from fedsense.data import load
-from fedsense.engine.rounds import Engine, Listener, Settings
+from fedsense.engine.rounds import Engine, Listener
+from fedsense.engine.settings import Settings
 from fedsense.federation import ClientData, Federation, Samples, Task
 from fedsense.methods import METHODS
 from fedsense.models.spec import ModelSpec

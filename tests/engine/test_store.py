@@ -12,7 +12,7 @@ from conftest import blobs, quick, run, same_bits
 from fedsense.bundle import to_bytes
 from fedsense.engine import checkpoint, store
 from fedsense.engine.checkpoint import Checkpoint, load, save
-from fedsense.engine.rounds import Settings
+from fedsense.engine.settings import Settings
 from fedsense.engine.store import Kept, Store
 from fedsense.errors import RunFailed, UserError
 

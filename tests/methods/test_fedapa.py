@@ -11,7 +11,8 @@ from scipy.spatial.distance import cosine
 
 from conftest import NET, blobs, plain_net, quick, run, same_bits
 from fedsense.bundle import to_bytes
-from fedsense.engine.rounds import Engine, Settings
+from fedsense.engine.rounds import Engine
+from fedsense.engine.settings import Settings
 from fedsense.engine.site import Call, Site
 from fedsense.errors import UserError
 from fedsense.federation import Federation

@@ -13,7 +13,8 @@ import fedsense
 from conftest import NET, blobs, quick, run, same_bits
 from fedsense.bundle import part
 from fedsense.client import Client
-from fedsense.engine.rounds import Engine, Settings
+from fedsense.engine.rounds import Engine
+from fedsense.engine.settings import Settings
 from fedsense.engine.site import Site
 from fedsense.errors import UserError
 from fedsense.federation import Federation

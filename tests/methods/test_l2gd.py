@@ -6,7 +6,8 @@ import torch
 from torch import nn
 
 from conftest import blobs, plain_net, quick, run
-from fedsense.engine.rounds import Engine, Settings
+from fedsense.engine.rounds import Engine
+from fedsense.engine.settings import Settings
 from fedsense.engine.site import Site
 from fedsense.errors import UserError
 from fedsense.federation import Federation

@@ -9,7 +9,7 @@ import pytest
 
 from conftest import real
 from fedsense.cli import _run as cli
-from fedsense.engine.rounds import HELD_OUT, VIEWS
+from fedsense.engine.settings import HELD_OUT, VIEWS
 from fedsense.reproduce.cards import Cell, load_card, papers
 from fedsense.reproduce.gallery import MARK, plain_command
 from fedsense.reproduce.outcome import measured

@@ -20,7 +20,8 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedsense.engine.folder import read_json, write_json
-from fedsense.engine.rounds import HELD_OUT, NEW_CLIENT, Engine, Settings
+from fedsense.engine.rounds import Engine
+from fedsense.engine.settings import HELD_OUT, NEW_CLIENT, Settings
 from fedsense.errors import RunFailed, UserError
 from fedsense.federation import Federation
 from fedsense.flower.caller import Caller

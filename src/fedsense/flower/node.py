@@ -13,7 +13,7 @@ from flwr.app import RecordDict
 
 from fedsense import __version__
 from fedsense.data.merging import renumbered
-from fedsense.engine.rounds import Settings
+from fedsense.engine.settings import Settings
 from fedsense.engine.site import TRAINS, Answer, Call, Site
 from fedsense.errors import FedsenseError, UserError
 from fedsense.federation import ClientData, Federation, Task
