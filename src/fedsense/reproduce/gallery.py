@@ -244,7 +244,7 @@ def _study(name: str, results: Sequence[Result], paper: str, pictures: Path) -> 
     yield f"### {name}"
     methods = {result.method: result.algorithm for result in results}
     own = [label for label, algorithm in methods.items() if algorithm == paper]
-    against = None
+    against = paper if paper in methods and len(own) == len(methods) > 1 else None  # it, and it without a part
     if len(methods) > FEW_METHODS:
         against = own[0] if len(own) == 1 else next((m for m, name in methods.items() if name == "fedavg"), None)
     found = compare_results(results, against=against)
