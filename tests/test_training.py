@@ -1,6 +1,8 @@
 """The training loop against a plain PyTorch loop; what it must leave alone."""
 
 import dataclasses
+import subprocess
+import sys
 from collections import OrderedDict
 
 import pytest
@@ -175,3 +177,17 @@ def test_samples_are_looked_up_only_for_a_loss_that_reads_them(side_by_side, mon
             assert not unread[0]
             if again == 2:
                 assert sum(unread) == (len(unread) - 1 if spared else 0)
+
+
+def test_a_process_that_trains_does_not_wait_for_sympy():
+    """PyTorch imports it to look at a gradient it is given: a second of every worker process."""
+    code = """
+import sys, numpy as np, fedsense
+rng = np.random.default_rng(0)
+data = {c: {"train": (rng.normal(size=(8, 4)).astype("f"), np.arange(8) % 2)} for c in "ab"}
+federation = fedsense.Federation.from_arrays(data, 2)
+for executor in ("serial", "cohort"):
+    fedsense.run(federation, "fedavg", "flic-mlp", rounds=1, executor=executor, workers=1, progress=False)
+sys.exit("sympy" in sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -48,8 +48,10 @@ class Recorder:
     @torch.enable_grad()
     def compute(self, batch: Batch) -> list[Tensor]:
         values, leaves = self.flow.loss(batch), list(self.flow.leaves.values())
-        each = torch.ones_like(values)  # the gradient of a sum over clients is each client's own
-        grads = torch.autograd.grad([values], leaves, [each], allow_unused=True, materialize_grads=True)
+        # The gradient of a sum over clients is each client's own. A sum, and not [values] with a gradient of ones beside
+        # it: PyTorch imports sympy to look at the ones, a second of every process.
+        total = values.sum() if values.ndim else values
+        grads = torch.autograd.grad([total], leaves, allow_unused=True, materialize_grads=True)
         return [values.detach(), *map(in_order_of, grads, leaves)]  # fused optimisers go through both side by side
 
     def _inputs(self, batch: Batch) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
