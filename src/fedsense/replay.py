@@ -48,8 +48,8 @@ class Recorder:
     @torch.enable_grad()
     def compute(self, batch: Batch) -> list[Tensor]:
         values, leaves = self.flow.loss(batch), list(self.flow.leaves.values())
-        # The gradient of a sum over clients is each client's own. A sum, and not [values] with a gradient of ones beside
-        # it: PyTorch imports sympy to look at the ones, a second of every process.
+        # The gradient of a sum over clients is each client's own. A sum, and not [values] beside a gradient of ones:
+        # PyTorch imports sympy to look at the ones, a second of every process.
         total = values.sum() if values.ndim else values
         grads = torch.autograd.grad([total], leaves, allow_unused=True, materialize_grads=True)
         return [values.detach(), *map(in_order_of, grads, leaves)]  # fused optimisers go through both side by side
