@@ -58,6 +58,18 @@ def test_who_was_there_is_no_newcomer(folder):
         join(folder, people(5, 8, 11, 14))
 
 
+def test_people_a_recipe_had_are_no_newcomers_however_their_windows_are_dealt(folder, tmp_path):
+    """Real recordings are split by the seed, and the people are the same."""
+    shutil.copytree(folder, tmp_path / "run")
+    path = tmp_path / "run" / "run.json"
+    others = people(5, 8, 11, 14, train=20)
+    about = json.loads(path.read_text()) | {"recipe": {}, "synthetic": False, "federation": others.name}
+    path.write_text(json.dumps(about))
+    with pytest.raises(UserError, match="the very clients"):
+        join(tmp_path / "run", others)
+    assert len(join(tmp_path / "run", people(5, 8, 11, 14, 9)).models) == 5, "one of them is new"
+
+
 def test_newcomers_get_a_model_from_the_folder_alone(folder):
     joined = join(folder, people(9, 23, first=10), samples=(6, 12, 500))
     assert {(p.client, p.samples) for p in joined.points} == {(c, n) for c in ("p10", "p11") for n in (6, 12, 24)}

@@ -190,7 +190,7 @@ def _notes(results: Sequence[Result], rows: Mapping[int, list[Row]]) -> list[str
         notes.append("rounds were chosen on test data, as asked: scores are too high, and nothing here is a fair test")
     unfinished = [f"{r.method} seed {r.seed} ({r.done} of {r.rounds} rounds)" for r in results if not r.finished]
     if unfinished:
-        notes.append(f"unfinished, and left out of all but the scores: {', '.join(unfinished)}")
+        notes.append(f"unfinished, and left out: {', '.join(unfinished)}")
     for dataset, of in _by_dataset([result for result in results if result.finished]).items():
         ends = sorted({r.done for r in of})
         if len(ends) > 1:

@@ -23,7 +23,7 @@ from fedsense.engine.folder import FREE_SETTINGS, RUN_FILE, alone, read_json, re
 from fedsense.engine.rounds import Engine, Listener
 from fedsense.engine.settings import HELD_OUT, NEW_CLIENT, Settings
 from fedsense.engine.site import forget_peak
-from fedsense.errors import RunFailed, UserError
+from fedsense.errors import FedsenseError, RunFailed, UserError
 from fedsense.federation import Federation
 from fedsense.packing import opened
 from fedsense.recipe import Recipe, make_recipe
@@ -45,8 +45,8 @@ class Place(Protocol):
 
 
 def choose_folder(recipe: Recipe, out: Path | None, resume: bool) -> Path:
-    """``out``, or runs/NAME, or the first free runs/NAME-2, -3, …; with ``resume`` the newest that is not finished, or
-    else the newest.
+    """``out``, or runs/NAME, or the first free runs/NAME-2, -3, …; with ``resume`` the newest of this recipe that is
+    not finished, or else the newest.
 
     Where there is nothing to resume yet (a run killed at its very beginning), it is begun.
     """
@@ -58,14 +58,16 @@ def choose_folder(recipe: Recipe, out: Path | None, resume: bool) -> Path:
         return out
     numbered = _numbered(recipe)
     if resume and numbered:
-        return numbered[max([n for n, folder in numbered.items() if not _ended(folder)] or numbered)]
+        begun = [n for n, folder in numbered.items() if _is_unfinished(folder, recipe)]
+        return numbered[max(begun or numbered)]
     free = next(n for n in range(1, len(numbered) + 2) if n not in numbered)
     return Path("runs") / (recipe.name if free == 1 else f"{recipe.name}-{max(numbered) + 1}")
 
 
-def unfinished(recipe: Recipe) -> list[Path]:
-    """Experiments of this name that were begun and not ended, where :func:`choose_folder` looks."""
-    return [folder for folder in _numbered(recipe).values() if (folder / RECIPE_FILE).exists() and not _ended(folder)]
+def unfinished(recipe: Recipe) -> Path | None:
+    """What ``resume`` would go on with, if it is not finished."""
+    folder = choose_folder(recipe, None, resume=True)
+    return folder if _is_unfinished(folder, recipe) else None
 
 
 def _numbered(recipe: Recipe) -> dict[int, Path]:
@@ -74,8 +76,14 @@ def _numbered(recipe: Recipe) -> dict[int, Path]:
     return {int(n.group(1) or 1): p for p in Path("runs").glob(f"{recipe.name}*") if (n := name.fullmatch(p.name))}
 
 
-def _ended(folder: Path) -> bool:
-    return (folder / SUMMARY_FILE).exists()  # written last
+def _is_unfinished(folder: Path, recipe: Recipe) -> bool:
+    if not (folder / RECIPE_FILE).exists() or (folder / SUMMARY_FILE).exists():  # the first is written first
+        return False
+    try:
+        _refuse_changes(read_json(folder / RECIPE_FILE), recipe.model_dump(mode="json"), folder)
+    except FedsenseError:
+        return False
+    return True
 
 
 def run_name(label: str, seed: int) -> str:
@@ -104,6 +112,7 @@ def run_recipe(
             engines = _engines(recipe, seed, folder, listen, place)
             if not results:  # only now: a recipe that is refused claims no folder
                 write_json(folder / RECIPE_FILE, resolved)
+                (folder / SUMMARY_FILE).unlink(missing_ok=True)
             while engines:
                 label, engine = engines.pop(0)
                 try:
@@ -193,11 +202,17 @@ def find_runs(folder: Path) -> list[Path]:
     found = [path.parent for path in sorted(folder.glob(f"*/{RUN_FILE}"))]
     if not found:
         raise UserError(f"{folder} holds no runs; give a folder that `fedsense run` wrote, such as runs/demo")
-    if (folder / RECIPE_FILE).is_file():  # the recipe's order
-        recipe = make_recipe(read_json(folder / RECIPE_FILE))
-        order = [run_name(label, seed) for seed in recipe.seeds for label in recipe.methods()]
-        found.sort(key=lambda path: order.index(path.name) if path.name in order else len(order))
+    order = list(planned(folder))
+    found.sort(key=lambda path: order.index(path.name) if path.name in order else len(order))
     return found
+
+
+def planned(folder: Path) -> dict[str, tuple[str, int]]:
+    """The runs an experiment's recipe asks for, in its order: name → label and seed."""
+    if not (folder / RECIPE_FILE).is_file():
+        return {}
+    recipe = make_recipe(read_json(folder / RECIPE_FILE))
+    return {run_name(label, seed): (label, seed) for seed in recipe.seeds for label in recipe.methods()}
 
 
 def find_experiments(folder: Path) -> list[Path]:
@@ -216,16 +231,16 @@ def _refuse_changes(before: Mapping[str, Any], after: Mapping[str, Any], folder:
         if key in GROWING and then and now and all(one in now for one in then):
             continue
         if key not in FREE and then != now:
-            where, was, is_ = next(_differing(then, now, key))
-            raise UserError(
-                f"'{where}' differs from what {folder} began with ({_briefly(was)} then, {_briefly(is_)} now); "
-                "resume with the same recipe, or start anew in another folder (--out)"
-            )
+            for where, was, is_ in _differing(then, now, key):
+                raise UserError(
+                    f"'{where}' differs from what {folder} began with ({_briefly(was)} then, {_briefly(is_)} now); "
+                    "resume with the same recipe, or start anew in another folder (--out)"
+                )
     refuse_fewer_rounds(folder, before, after)
 
 
 def _differing(then: Any, now: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
-    """The places where two tables of a recipe differ, each as somebody would write it in --set."""
+    """The places where two tables of a recipe differ, as one would write them in --set; what is not there is None."""
     if isinstance(then, Mapping) and isinstance(now, Mapping):
         for key in sorted({*then, *now}):
             yield from _differing(then.get(key), now.get(key), f"{path}.{key}")

@@ -84,7 +84,7 @@ def join(folder: str | Path, newcomers: Federation, samples: Sequence[int] = (),
     """Newcomers join the run in ``folder``, with each number of labelled ``samples`` and with all they have."""
     folder = Path(folder)
     about = read_json(folder / RUN_FILE)
-    if about.get("fingerprint") == newcomers.fingerprint:
+    if about.get("fingerprint") == newcomers.fingerprint or _are_members(about, newcomers):
         raise UserError(f"these are the very clients {folder} was trained with, whose scores it has; name others")
     task = Task(**{key: about["task"][key] for key in ("classes", "kind", "values")} | {"members": {}})
     task = replace(task, classes=tuple(task.classes), values=tuple(task.values))
@@ -123,6 +123,12 @@ def join(folder: str | Path, newcomers: Federation, samples: Sequence[int] = (),
 def _mean(values: Sequence[float]) -> float:
     known = [value for value in values if math.isfinite(value)]
     return float(np.mean(known)) if known else math.nan
+
+
+def _are_members(about: Mapping[str, Any], newcomers: Federation) -> bool:
+    """Whether all are people a recipe's run on real recordings had; made-up people of one name may be others."""
+    known = "recipe" in about and not about.get("synthetic") and about.get("federation") == newcomers.name
+    return known and {client.id for client in newcomers.everyone} <= set(about.get("clients", {}))
 
 
 def _method(about: Mapping[str, Any]) -> Method:

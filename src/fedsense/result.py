@@ -351,7 +351,7 @@ def _caption(scored: Sequence[Result], rows: Sequence[Row], weighted: bool, spre
     seeds = {result.seed for result in scored}
     what = "mean weighted by clients' test samples" if weighted else "mean"
     if spread == "seeds":
-        what += " ± standard deviation over seeds"
+        what += " ± standard deviation over seeds" * (many > 1)
     elif not weighted:
         what += " ± standard deviation over clients" + " of a seed" * (many > 1)
     parts = [

@@ -83,7 +83,7 @@ def test_run_json_compare_and_resume(recipe):
     assert len(after.splitlines()) == 6
     changed = fedsense("run", "small.toml", "--out", "out", "--resume", "--set", "training.lr=0.5", cwd=recipe)
     assert changed.returncode == 2
-    assert "'training' differs" in changed.stderr
+    assert "'training.lr' differs" in changed.stderr
 
 
 def test_same_seed_twice_gives_the_same_bits(recipe):
@@ -264,7 +264,7 @@ def test_too_few_rounds_for_a_method_to_be_itself_are_told(recipe, capfd, monkey
     _, output, _ = here(capfd, monkeypatch, recipe, "run", "small.toml", "--out", "out", "--set", methods)
     assert [line for line in output.splitlines() if line.startswith("note: ")] == [
         "note: fedapa, 4 rounds: its contrast warms up for 50 rounds (warm_up), and comes to 1.6% of its weight",
-        "note: fedclar, 4 rounds: clients are grouped after round 4 (warm_up): it is FedAvg",
+        "note: fedclar, 4 rounds: clients are grouped after round 4 (warm_up), and train as in FedAvg until then",
         "note: modcl, 4 rounds: labels are not looked at before round 5 (pretrain_rounds)",
     ], "once, not for every seed"
     kinds = {"fedapa": {"warm_up": 4}, "fedclar": {"warm_up": 3}, "modcl": {"pretrain_rounds": 3}, "fedavg": {}}
@@ -472,6 +472,25 @@ def test_an_experiment_that_is_not_finished_is_named_and_gone_on_with(recipe, ca
     code, _, err = here(capfd, monkeypatch, recipe, *words)
     assert code == 2
     assert "'training.lr' differs from what runs/small-2 began with (nothing then, 0.5 now)" in err
+
+
+def test_what_is_gone_on_with_is_of_this_recipe(recipe, capfd, monkeypatch):
+    """An older one that is not finished, of another learning rate, is let be; options that came later are no change."""
+    short = ["--set", "rounds=1", "--set", "seeds=[0]", "--set", "method=local"]
+    here(capfd, monkeypatch, recipe, "run", "small.toml", *short, "--set", "training.lr=0.5")
+    (recipe / "runs" / "small" / "summary.json").unlink()
+    _, _, err = here(capfd, monkeypatch, recipe, "run", "small.toml", *short)
+    assert "not finished" not in err
+    more = [*short[:2], "--set", "seeds=[0, 1]", *short[4:], "--resume"]
+    code, out, err = here(capfd, monkeypatch, recipe, "run", "small.toml", *more)
+    assert code == 0, err
+    assert "everything is in runs/small-2 (" in out
+    path = recipe / "runs" / "small-2" / "recipe.json"
+    began = json.loads(path.read_text())
+    del began["training"]["clip"]  # as of a version that did not have it
+    path.write_text(json.dumps(began))
+    code, _, err = here(capfd, monkeypatch, recipe, "run", "small.toml", *more)
+    assert code == 0, err
 
 
 def test_help_and_version(tmp_path):

@@ -1,5 +1,7 @@
 """Comparing and reporting where runs are not as nice as one thinks: of two places, unfinished, failed, damaged, few."""
 
+import csv
+import io
 import json
 
 import pytest
@@ -52,7 +54,7 @@ def test_an_unfinished_run_neither_wins_nor_loses(here, tmp_path):
         path.write_text(json.dumps(about | {"settings": {"rounds": 100}}))
     found = document(here, "study")
     assert {(p["first"], p["second"]) for p in found["comparison"]["pairs"]} == {("moon", "local")}
-    assert "unfinished, and left out of all but the scores: fedavg seed 0 (2 of 100 rounds)" in notes(found)
+    assert "unfinished, and left out: fedavg seed 0 (2 of 100 rounds)" in notes(found)
     assert {row["method"] for row in found["results"]} == {"local", "fedavg", "moon"}
     code, out, _ = here("compare", "study", "--format", "markdown")
     assert code == 0
@@ -127,8 +129,29 @@ def test_too_few_clients_for_so_many_pairs(here, tmp_path):
     """Eight clients can have p = 2/2⁸ at the least, and times seven pairs or more that is above 5 %."""
     write_study(tmp_path / "study", gains=dict.fromkeys(("local", "fedavg", "moon", "fedper", "fedrep"), 0.0))
     _, out, _ = here("compare", "study", "--format", "markdown")
-    assert "| too few clients (10 pairs) |" in out
-    assert "pairs: fewer could be shown, try --against" in out
+    assert "| too few clients (pairs) |" in out
+    assert "pairs: too many are compared at once for so few clients, try --against" in out
+
+
+def test_a_pair_of_one_client_does_not_make_it_easier_for_another(here, tmp_path):
+    """Seven clients have p clients 2/2⁷ = 0.0156; beside another pair it is 0.0313, and p may not be below it."""
+    for method, score in (("local", 0.5), ("fedavg", 0.6)):
+        for seed in range(5):
+            values = {c: score + 0.001 * (seed + i) * score for i, c in enumerate(CLIENTS[:7])}
+            write_run(tmp_path / "seven", method, seed, values)
+            write_run(tmp_path / "one", method, seed, {"c00": values["c00"]}, federation="elsewhere")
+    one, seven = sorted(document(here, "seven", "one")["comparison"]["pairs"], key=lambda pair: pair["clients"])
+    assert (one["clients"], one["winner"]) == (1, None)
+    assert seven["p_clients_holm"] == pytest.approx(2 * 2 / 2**7)
+    assert seven["p_holm"] >= seven["p_clients_holm"]
+
+
+def test_gains_over_local_are_of_personal_scores_whatever_is_compared(here, tmp_path):
+    write_study(tmp_path / "study")
+    rows = csv.DictReader(io.StringIO(here("compare", "study", "--view", "global", "--format", "csv")[1]))
+    views = {(row["table"], row["view"]) for row in rows}
+    assert {("pairs", "global"), ("worth", "personal")} <= views
+    assert ("worth", "global") not in views
 
 
 def test_a_score_that_is_none_is_told(here, tmp_path):

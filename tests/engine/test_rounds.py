@@ -179,6 +179,19 @@ def test_divergence_is_named_with_a_remedy(workers):
         finished(FedAvg(lr=1e38), rounds=5, workers=workers)
 
 
+def test_a_listener_is_told_of_a_failure_and_cannot_hide_it():
+    told = []
+
+    class Bad(Listener):
+        def failed(self, engine, failure):
+            told.append(str(failure))
+            raise ValueError("and I fail, too")
+
+    with pytest.raises(RunFailed, match="diverged"):
+        finished(FedAvg(lr=1e38), rounds=5, listeners=[Bad()])
+    assert "diverged" in told[0]
+
+
 def test_a_reply_that_is_no_bundle_is_refused():
     @dataclass(frozen=True, kw_only=True)
     class Sloppy(FedAvg):

@@ -262,7 +262,7 @@ def _run(
         raise UserError("--previous goes with --resume")
     recipe = load_recipe(source, overrides)
     folder = choose_folder(recipe, out, resume)
-    for begun in unfinished(recipe) if out is None and not resume else ():
+    if out is None and not resume and (begun := unfinished(recipe)):
         print(f"{begun} is not finished, and --resume goes on with it; this begins anew, in {folder}", file=sys.stderr)
     again = ["fedsense", *(["demo"] if source == "demo" else ["run", source])]
     again += [word for override in overrides for word in ("--set", override)]

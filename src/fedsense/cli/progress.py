@@ -60,9 +60,7 @@ class Display:
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
         if self.live and self.bars.live.is_started:
-            if self.all is not None:
-                self.bars.remove_task(self.all)
-                self.all = None
+            self._forget_sum()
             self.bars.refresh()
             self.bars.stop()
 
@@ -89,14 +87,14 @@ class Display:
         told = engine.method.too_few(engine.settings.rounds)
         if told and label not in self.cautioned:
             self.cautioned.add(label)
-            text = f"note: {label}, {engine.settings.rounds} rounds: {told}"
+            text = f"note: {label}, {_rounds(engine.settings.rounds)}: {told}"
             self.console.print(text, markup=False, soft_wrap=True)
 
     def listen(self, label: str, seed: int) -> list[Listener]:
         return [Progress(self, label, seed)]
 
     def run_ended(self, seconds: float | None) -> None:
-        """A run is over; ``seconds`` is None if it was over before."""
+        """A run is over; ``seconds`` is what a whole one would take, or None if nobody knows."""
         self.ended += 1
         self.seconds += [seconds] if seconds is not None else []
 
@@ -111,13 +109,20 @@ class Display:
         """Of several runs, how far they are, above the one under way."""
         if not self.bars.live.is_started:
             self.bars.start()
-        if self.runs > 1:
-            count = f"run {min(self.ended + 1, self.runs)}/{self.runs}"
+        if self.ended >= self.runs:
+            self._forget_sum()
+        elif self.runs > 1:
+            count = f"run {self.ended + 1}/{self.runs}"
             if self.all is None:
                 name = "in all".ljust(self.longest)
                 self.all = self.bars.add_task(name, total=self.runs, count=count, clients="", scores="", sum=True)
             self.bars.update(self.all, completed=self.ended, count=count, scores=f"{self.left} left" * bool(self.left))
         self.bars.refresh()
+
+    def _forget_sum(self) -> None:
+        if self.all is not None:
+            self.bars.remove_task(self.all)
+            self.all = None
 
 
 class Progress(Listener):
@@ -189,20 +194,22 @@ class Progress(Listener):
 
     def stopped(self, engine: Engine) -> None:
         """A line that stays."""
-        worked = engine.round > self._from
+        done = engine.round - self._from
         seconds = time.monotonic() - self._began
-        over = engine.round == engine.settings.rounds
-        self.display.run_ended(seconds if worked and over else None)
+        over = done > 0 and engine.round == engine.settings.rounds
+        self.display.run_ended(seconds * engine.round / done if over else None)
         if self.task is not None:
             bars, number = self.display.bars, self.task
-            self.display.console.print(bars.make_tasks_table([task for task in bars.tasks if task.id == number]))
+            line = bars.make_tasks_table([task for task in bars.tasks if task.id == number])
             bars.remove_task(number)
             self.task = None
-        elif worked and over:
+            self.display.console.print(line)
+            self.display.draw()
+        elif over:
             scores = _scores(engine, every_view=True)
             more, left = self.display.runs - self.display.ended, self.display.left
             rest = f"; {more} more run{'s' * (more > 1)}, {left}" * bool(left)
-            text = f"{self.name}: {engine.round} rounds in {duration(seconds)}, {scores}{rest}"
+            text = f"{self.name}: {_rounds(done)} in {duration(seconds)}, {scores}{rest}"
             self.display.console.print(text, soft_wrap=True)
         if self.alone_in_display:
             self.display.__exit__(None, None, None)
@@ -215,6 +222,10 @@ class _Left(ProgressColumn):
         if task.finished or not task.speed or task.remaining is None or "sum" in task.fields:
             return Text("")
         return Text(f"{duration(task.remaining / task.speed)} left", style="dim")
+
+
+def _rounds(count: int) -> str:
+    return f"{count} round{'s' * (count != 1)}"
 
 
 def _scores(engine: Engine, every_view: bool) -> str:

@@ -6,7 +6,7 @@ import gc
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -143,7 +143,8 @@ class Engine:
             raise
         except RunFailed as failure:
             for listener in self.listeners:
-                listener.failed(self, failure)
+                with suppress(Exception):  # what went wrong first is to be told
+                    listener.failed(self, failure)
             raise
         finally:
             for listener in self.listeners:

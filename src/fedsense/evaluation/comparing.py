@@ -230,7 +230,8 @@ def _judged(tested: Sequence[tuple[Pair, Differences]]) -> list[Pair]:
     One family: a pair with too few seeds wins nothing, and counts as compared all the same.
     """
     over_clients = holm([1.0 if math.isnan(pair.p_clients) else pair.p_clients for pair, _ in tested])
-    over_both = holm([pair.p if pair.seeds >= ENOUGH_SEEDS else 1.0 for pair, _ in tested])
+    over_both = holm([pair.p if pair.seeds >= ENOUGH_SEEDS and _can_win(pair) else 1.0 for pair, _ in tested])
+    left = len(tested) - sum(p <= ALPHA for p in over_both)  # what Holm's procedure corrects the others for
     found = []
     for i, (pair, d) in enumerate(tested):
         needed = seeds_needed(d.mean, d.seed_variance, d.client_variance, len(d.rows[0]), ALPHA / max(len(tested), 1))
@@ -242,10 +243,14 @@ def _judged(tested: Sequence[tuple[Pair, Differences]]) -> list[Pair]:
             p_holm=over_both[i] if pair.seeds >= ENOUGH_SEEDS else math.nan,
             seeds_needed=needed,
         )
-        verdict, says = _verdict(pair, len(tested))
+        verdict, says = _verdict(pair, left)
         better = pair.first if pair.gain > 0 else pair.second
         found.append(replace(pair, verdict=verdict, says=says, winner=better if verdict == "win" else None))
     return found
+
+
+def _can_win(pair: Pair) -> bool:
+    return pair.pooled or pair.clients > 1
 
 
 def _verdict(pair: Pair, together: int) -> tuple[Verdict, str]:
@@ -259,7 +264,7 @@ def _verdict(pair: Pair, together: int) -> tuple[Verdict, str]:
         least = pair.seeds_needed or ENOUGH_SEEDS
         about = "at least" if least == ENOUGH_SEEDS else "about"
         return "too few seeds", f"no verdict: {seeds}; {ahead} is ahead on these only, needs {about} {least}"
-    if pair.p_holm <= ALPHA and (pair.pooled or (pair.clients > 1 and pair.gain * pair.effect > 0)):
+    if pair.p_holm <= ALPHA and (pair.pooled or pair.gain * pair.effect > 0):
         return "win", f"{ahead} is better"
     if not pair.pooled and 2.0 ** (1 - pair.clients) * together > ALPHA:
         if pair.clients < FEWEST_CLIENTS:

@@ -82,7 +82,7 @@ class FedCLAR(Method):
     def too_few(self, rounds: int) -> str:
         if rounds > self.warm_up:
             return ""
-        return f"clients are grouped after round {self.warm_up} (warm_up): it is FedAvg"
+        return f"clients are grouped after round {self.warm_up} (warm_up), and train as in FedAvg until then"
 
     def init_server(self, task: Task, params: Params) -> Bundle:
         trained = zeros_of_trained(part(params, *(PARTS if self.layers == "all" else ("head",))), task)

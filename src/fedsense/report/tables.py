@@ -74,12 +74,14 @@ def tidy(c: Comparison) -> str:
     writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
     writer.writeheader()
 
-    def numbers(table: str, entry: dict[str, Any], method: str, over: str = "", client: str = "") -> None:
+    def numbers(
+        table: str, entry: dict[str, Any], method: str, over: str = "", client: str = "", view: str = c.view
+    ) -> None:
         about = {"table": table, "dataset": entry.get("dataset", ""), "method": method, "over": over, "client": client}
         for name, value in entry.items():
             if name not in ("dataset", "method", "first", "second", "over", "client", "clients_named"):
                 shown = "" if value is None or (isinstance(value, float) and math.isnan(value)) else value
-                writer.writerow({**about, "view": c.view, "metric": c.metric, "quantity": name, "value": shown})
+                writer.writerow({**about, "view": view, "metric": c.metric, "quantity": name, "value": shown})
 
     for result in c.results:
         for row in result.rows(c.selection):
@@ -101,7 +103,7 @@ def tidy(c: Comparison) -> str:
     for one in c.worth:
         for each in one.clients:
             entry = {"dataset": one.dataset, "gain": each.gain, "p_holm": each.p_holm}
-            numbers("worth", entry, one.method, one.over, each.client)
+            numbers("worth", entry, one.method, one.over, each.client, "personal")
     return text.getvalue()
 
 
@@ -171,11 +173,12 @@ def _pairs(c: Comparison) -> Titled | None:
             f"{pair.gaining}/{pair.losing}",
             _p(pair.p_clients_holm),
             _p(pair.p_holm),
-            _verdict(pair, len(c.pairs)),
+            _verdict(pair),
         ]
         for pair in shown
     ]
-    pairs = f"{len(c.pairs)} pair{'s' * (len(c.pairs) != 1)}"
+    compared = sum(pair.verdict != "not comparable" for pair in c.pairs)
+    pairs = f"{compared} pair{'s' * (compared != 1)}"
     seeds = sorted({pair.seeds for pair in c.pairs})
     count = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     over = sorted({pair.interval_over for pair in c.pairs if pair.interval_over})
@@ -192,12 +195,12 @@ def _pairs(c: Comparison) -> Titled | None:
     return f"Which is better? {c.view} {c.metric}, {what}", Grid(_pair_header(several), body, caption)
 
 
-def _verdict(pair: Pair, together: int) -> str:
+def _verdict(pair: Pair) -> str:
     """In a few words; ``pair.says`` is the sentence."""
     if pair.verdict == "win":
         return f"{pair.winner} is better"
     if pair.verdict == "too few clients" and pair.clients >= FEWEST_CLIENTS:
-        return f"{pair.verdict} ({together} pairs)"
+        return f"{pair.verdict} (pairs)"
     if pair.verdict in ("too few seeds", "not shown") and abs(pair.gain) > 1e-12:
         return f"{pair.verdict} ({_needed(pair)})"
     return pair.verdict
@@ -207,7 +210,9 @@ def _other_brackets(c: Comparison) -> str:
     """What else stands in brackets behind these verdicts."""
     one = any(pair.seeds == 1 for pair in c.pairs)
     many = any(pair.verdict == "too few clients" and pair.clients >= FEWEST_CLIENTS for pair in c.pairs)
-    return f"; {ENOUGH_SEEDS}+: of one seed nobody knows" * one + "; pairs: fewer could be shown, try --against" * many
+    fewer = "" if c.against else ", try --against"
+    told = f"; pairs: too many are compared at once for so few clients{fewer}" * many
+    return f"; {ENOUGH_SEEDS}+: of one seed nobody knows" * one + told
 
 
 def _needed(pair: Pair) -> str:

@@ -16,8 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 from fedsense.engine.folder import RUN_FILE, digest_of, read_json
 from fedsense.engine.record import whole_lines
 from fedsense.errors import UserError
-from fedsense.experiment import RECIPE_FILE, find_runs, run_name
-from fedsense.recipe import make_recipe
+from fedsense.experiment import RECIPE_FILE, find_runs, planned
 from fedsense.report.gather import LONG_FILE, Document, document
 from fedsense.report.page import page
 from fedsense.result import Result
@@ -93,15 +92,12 @@ class Watched:
 
     def _to_come(self) -> list[Document]:
         """Runs of the recipe that have not begun."""
-        if not (self.folder / RECIPE_FILE).is_file():
-            return []
-        recipe = make_recipe(read_json(self.folder / RECIPE_FILE))
-        begun = {run.name for run in self._runs()}
-        planned = [(label, seed) for seed in recipe.seeds for label in recipe.methods()]
+        runs, begun = planned(self.folder), {run.name for run in self._runs()}
+        rounds = read_json(self.folder / RECIPE_FILE)["rounds"] if runs else 0
         return [
-            {"method": label, "seed": seed, "done": 0, "rounds": recipe.rounds}
-            for label, seed in planned
-            if run_name(label, seed) not in begun
+            {"method": label, "seed": seed, "done": 0, "rounds": rounds}
+            for name, (label, seed) in runs.items()
+            if name not in begun
         ]
 
     def _now(self) -> str:

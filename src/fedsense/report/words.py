@@ -81,7 +81,7 @@ def _speak(said: Words, runs: Sequence[Given], where: str) -> None:
         if chosen:
             said.paragraphs.append(_who_lost(clients, chosen[0], against[chosen[0]], view, metric))
         others = {m: _gain(clients[m], clients[against[m]], metric) for m in chosen[1 : 1 + BESIDE]}
-        if others:
+        if others := {m: gain for m, gain in others.items() if gain}:  # who shares no client with Local has none
             said.paragraphs.append(_also_lost(others, metric))
 
 
@@ -96,7 +96,7 @@ def verdict(results: Sequence[Result], selection: str | None = None) -> list[str
         found = compare_results(done, selection)
     except UserError as error:
         return [f"Methods cannot be compared: {error}."]
-    tested = [pair for pair in found.pairs if pair.seeds]
+    tested = [pair for pair in found.pairs if pair.verdict != "not comparable"]
     if not tested:
         return ["Methods cannot be compared: no two have a seed in common."]
     wins = [

@@ -19,16 +19,15 @@ from fedsense.comparing import compare_results
 from fedsense.engine.folder import RUN_FILE, read_json, write_atomically
 from fedsense.engine.origin import duration, sessions
 from fedsense.errors import UserError
-from fedsense.experiment import FREE, RECIPE_FILE, find_experiments, run_name
+from fedsense.experiment import FREE, find_experiments, planned
 from fedsense.packing import opened
-from fedsense.recipe import make_recipe
 from fedsense.report.comparing import critical_difference
 from fedsense.report.figures import curves, svg
 from fedsense.report.tables import notes, tables
 from fedsense.reproduce.cards import Card, Item, load_card, papers
 from fedsense.reproduce.outcome import Line, Outcome, about_scale, kept, shown
 from fedsense.reproduce.plan import Scale, Ways, how_to_get, make_plan
-from fedsense.result import Grid, Result
+from fedsense.result import Grid, Result, tell_apart
 
 FEW_METHODS = 6  # so many are compared each with each; of more, all with the paper's own, or with FedAvg
 SHOWN = ("Scores", "Which is better?")  # of a comparison's tables
@@ -242,11 +241,14 @@ def _name(mine: Mapping[str, Any], every: Iterable[Mapping[str, Any]], results: 
 
 def _study(name: str, results: Sequence[Result], paper: str, pictures: Path) -> Iterator[str]:
     yield f"### {name}"
+    results = tell_apart(results)
     methods = {result.method: result.algorithm for result in results}
     own = [label for label, algorithm in methods.items() if algorithm == paper]
     against = paper if paper in methods and len(own) == len(methods) > 1 else None  # it, and it without a part
     if len(methods) > FEW_METHODS:
         against = own[0] if len(own) == 1 else next((m for m, name in methods.items() if name == "fedavg"), None)
+    if not any(result.method == against and result.finished for result in results):
+        against = None
     found = compare_results(results, against=against)
     for title, grid in tables(found):
         if title.startswith(SHOWN):
@@ -271,13 +273,8 @@ def _study(name: str, results: Sequence[Result], paper: str, pictures: Path) -> 
 
 def _to_come(results: Sequence[Result]) -> int:
     """Runs of these experiments' recipes that have not begun."""
-    count = 0
-    for place in {result.folder.parent for result in results if result.folder}:
-        if (place / RECIPE_FILE).is_file():
-            recipe = make_recipe(read_json(place / RECIPE_FILE))
-            names = [run_name(label, seed) for seed in recipe.seeds for label in recipe.methods()]
-            count += sum(not (place / name / RUN_FILE).is_file() for name in names)
-    return count
+    places = {result.folder.parent for result in results if result.folder}
+    return sum(not (place / name / RUN_FILE).is_file() for place in places for name in planned(place))
 
 
 def _over_all(studies: Sequence[tuple[str, list[Result]]], pictures: Path) -> Iterator[str]:
