@@ -5,6 +5,7 @@ Why it is done like this: docs/adr/0012-comparing.md.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -231,8 +232,17 @@ def _fingerprint(result: Result) -> str:
 
 def _same_clients(results: Sequence[Result]) -> bool:
     """Whether a client's name is the same person in all seeds, and not one drawn anew; it need not be in each."""
-    drawn = any(r.synthetic or '"partition"' in r.data for r in results)
-    return not drawn or len({_fingerprint(r) for r in results}) == 1
+    if len({_fingerprint(r) for r in results}) == 1:
+        return True
+    return not any(r.synthetic or '"partition"' in r.data or _is_dealt(r) for r in results)
+
+
+def _is_dealt(result: Result) -> bool:
+    """Whether the dataset has no people of its own, and none was asked for."""
+    from fedsense.data import DATASETS, find_dataset
+
+    tables = json.loads(result.data)[0] if result.data else []
+    return any(find_dataset(table["name"]).dealt for table in tables if table.get("name") in DATASETS)
 
 
 def _trials(

@@ -206,6 +206,15 @@ def test_an_experiment_in_several_folders_is_one(here, tmp_path):
     assert (pair["seeds"], pair["first"]) == (3, "fedavg")
 
 
+def test_clients_to_whom_a_pile_is_dealt_are_drawn_anew(here, tmp_path):
+    """CIFAR-10 is nobody's: client c00 of one seed is not that of another; HAPT's people are the same."""
+    for name, same in (("cifar10", False), ("digits", False), ("hapt", True)):
+        write_study(tmp_path / name, federation=name)
+        assert document(here, name)["comparison"]["same_clients"] == {name: same}
+        write_study(tmp_path / f"{name}-fixed", federation=name, fingerprint="one")
+        assert document(here, f"{name}-fixed")["comparison"]["same_clients"] == {name: True}, "dealt by a fixed seed"
+
+
 def test_clients_drawn_anew_with_every_seed(here, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "250")
     write_study(tmp_path / "drawn", seeds=2, synthetic=True)

@@ -77,6 +77,11 @@ class Dataset(ABC):
     def name(self) -> str:
         return self.card.name
 
+    @property
+    def dealt(self) -> bool:
+        """Whether nobody recorded it for himself: clients are dealt samples of a pile, others with every seed."""
+        return True
+
     @abstractmethod
     def defaults(self) -> dict[str, Any]:
         """Option → its default."""
@@ -135,6 +140,10 @@ class Read(Dataset):
     ahead: Callable[[File], Any] | None = None  # done to each file early; a reader asks ``files.made``
 
     common: ClassVar[dict[str, Any]] = COMMON
+
+    @property
+    def dealt(self) -> bool:
+        return self.partition is not None
 
     @cached_property
     def own(self) -> dict[str, Any]:
