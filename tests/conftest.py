@@ -30,6 +30,11 @@ hypothesis.settings.register_profile("busy machines", deadline=None)
 hypothesis.settings.load_profile("busy machines")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest first, so that no core waits for it in the end."""
+    items.sort(key=lambda item: "test_embedded_is_hard" not in item.nodeid)
+
+
 def real(name: str) -> Path:
     """An archive of real recordings; a test that asks for one is skipped where there is none."""
     default = Path(__file__).parents[2] / "shared" / "data"
