@@ -110,7 +110,8 @@ def _one(
         return _dry(plan, ways, folder, lacking, say)
     for number, each in enumerate(plan.runs, 1):
         which = f"{number} of {len(plan.runs)}, in {folder / each.name}"
-        failures += filter(None, [_run(each, folder, quiet, which)])
+        if failed := _run(each, folder, quiet, which):
+            failures.append(failed)
     outcome = collect(plan, folder, lacking)
     if item.own and not lacking:
         outcome = _make(plan, ways, folder, outcome, quiet, failures)
