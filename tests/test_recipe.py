@@ -136,7 +136,7 @@ def test_any_field_can_be_overridden(tmp_path, override, check):
         ("method.fedprx.mu=1", "no method 'fedprx'; did you mean 'fedprox'"),
         ("rounds.x=3", "'rounds' is a value, not a table"),
         ("training.lrr=3", "did you mean 'lr'"),
-        ("rounds=-1", r"mine.toml: 'rounds' is -1; it must be at least 1"),
+        ("rounds=-1", r"mine.toml with what --set changes: 'rounds' is -1; it must be at least 1"),
     ],
 )
 def test_wrong_overrides_are_explained(tmp_path, override, message):

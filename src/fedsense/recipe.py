@@ -252,7 +252,7 @@ def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         raw = _normal(raw)
         key = re.escape(text_of.partition("=")[0].split(".")[-1].strip())
         text = re.sub(rf"(?m)^\s*{key}\s*=.*$", "", text)  # what is overridden is not in any line of the file
-    return make_recipe(raw, where, text)
+    return make_recipe(raw, f"{where} with what --set changes" if overrides else where, text)
 
 
 def make_recipe(raw: Mapping[str, Any], where: str = "recipe", text: str = "") -> Recipe:

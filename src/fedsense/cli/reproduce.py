@@ -112,7 +112,7 @@ def _one(
         which = f"{number} of {len(plan.runs)}, in {folder / each.name}"
         if failed := _run(each, folder, quiet, which):
             failures.append(failed)
-    outcome = collect(plan, folder, lacking)
+    outcome = collect(plan, card.paper.lower(), folder, lacking)
     if item.own and not lacking:
         outcome = _make(plan, ways, folder, outcome, quiet, failures)
     if item.draw:
@@ -223,6 +223,12 @@ def _print(outcome: Outcome, folder: Path) -> None:
             last = row[0]
         console.print(table)
         console.print(grid.caption, style="dim")
+    if outcome.standings:
+        from fedsense.cli.compare import show_grid
+        from fedsense.reproduce.standing import table as judged
+
+        console.print()
+        show_grid(console, judged(outcome.standings))
     for name in outcome.pictures:
         console.print(f"picture: {folder / name}")
 

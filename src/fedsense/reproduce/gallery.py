@@ -27,6 +27,7 @@ from fedsense.report.tables import notes, tables
 from fedsense.reproduce.cards import Card, Item, load_card, papers
 from fedsense.reproduce.outcome import Line, Outcome, about_scale, kept, shown
 from fedsense.reproduce.plan import Scale, Ways, how_to_get, make_plan
+from fedsense.reproduce.standing import table
 from fedsense.result import Grid, Result, tell_apart
 
 FEW_METHODS = 6  # so many are compared each with each; of more, all with the paper's own, or with FedAvg
@@ -165,9 +166,11 @@ def _item(card: Card, item: Item, outcome: Outcome, scale: Scale, reproduced: Pa
         yield _picture(item.title, (reproduced / name).read_bytes(), pictures / name)
     if any(line.ours is not None for line in outcome.lines):
         yield side_by_side(outcome.lines, outcome.caption()).markdown()
+    if outcome.standings:
+        yield table(outcome.standings).markdown()
     for lack in outcome.lacking:
         yield f"Without {lack['dataset']}, which is not there: {lack['how']}."
-    seeds = max((line.seeds for line in outcome.lines), default=0)
+    seeds = max((max(line.seeds, line.tried) for line in outcome.lines), default=0)
     words = ["fedsense", "reproduce", card.paper.lower(), item.id, *(["--scale", scale] if scale != "paper" else [])]
     words += ["--nearest"] * any(line.published_on for line in outcome.lines)
     words += ["--seeds", str(seeds)] if seeds else []
@@ -195,7 +198,7 @@ def side_by_side(lines: Sequence[Line], caption: str) -> Grid:
     on = {c: {line.published_on for line in published if line.column == c} for c in columns}  # the paper's datasets
     cells: dict[str, dict[str, str]] = {}
     for line in lines:
-        ours, theirs = shown(line.ours, line.ours_std), shown(line.published, line.published_std)
+        ours, theirs = line.our(), shown(line.published, line.published_std)
         theirs = theirs if len(on[line.column]) == 1 else line.said()
         cells.setdefault(line.row, {})[line.column] = ours if line.published is None else f"{ours} ({theirs})"
     rows = [[row, *(of.get(column, "") for column in columns)] for row, of in cells.items()]

@@ -19,6 +19,7 @@ from fedsense.evaluation.summary import curve
 from fedsense.experiment import reopen, run_name
 from fedsense.reproduce.cards import Card, Cell, Entry
 from fedsense.reproduce.plan import Experiment, Plan, Scale, computed, reference
+from fedsense.reproduce.standing import Standing, standings, table
 from fedsense.result import Grid, Result
 
 if TYPE_CHECKING:
@@ -41,6 +42,12 @@ class Line:
     dataset: str
     difference: float | None  # none where the data is another one
     published_on: str = ""  # the paper's dataset, where ours is another one
+    tried: int = 0  # seeds that were run; not all need reach a target
+
+    def our(self) -> str:
+        """Our number, and of how many seeds where not all have one."""
+        number = shown(self.ours, self.ours_std)
+        return f"{number}, {self.seeds} of {self.tried} seeds" if 0 < self.seeds < self.tried else number
 
     def said(self) -> str:
         """The published number, with its dataset where ours is another."""
@@ -62,6 +69,7 @@ class Outcome:
     pictures: list[str] = field(default_factory=list)
     shows: str = ""
     note: str = ""
+    standings: list[Standing] = field(default_factory=list)  # how the paper's method stands, if that can be said
 
     def with_pictures(self, names: list[str]) -> Outcome:
         return replace(self, pictures=names)
@@ -69,14 +77,14 @@ class Outcome:
     def grid(self) -> Grid:
         """Row, column, published, ours, difference; where nothing is published, only ours."""
         if all(line.published is None for line in self.lines):
-            rows = [[line.row, line.column, shown(line.ours, line.ours_std)] for line in self.lines]
+            rows = [[line.row, line.column, line.our()] for line in self.lines]
             return Grid(["row", "column", "ours"], rows, self.caption())
         body = [
             [
                 line.row,
                 line.column,
                 line.said(),
-                shown(line.ours, line.ours_std),
+                line.our(),
                 "" if line.difference is None else f"{line.difference:+.2f}",
             ]
             for line in self.lines
@@ -84,7 +92,7 @@ class Outcome:
         return Grid(["row", "column", "published", "ours", "difference"], body, self.caption())
 
     def caption(self) -> str:
-        seeds = {line.seeds for line in self.lines if line.seeds}
+        seeds = {max(line.seeds, line.tried) for line in self.lines if line.seeds}
         count = f"{min(seeds)} to {max(seeds)}" if len(seeds) > 1 else f"{max(seeds, default=0)}"
         parts = [self.unit and f"in {self.unit}", *([f"{count} seed{'s' * (count != '1')}"] if seeds else [])]
         parts += [f"on {run['dataset']}: {run['clients']} clients, {run['samples']:,} samples to train on, "
@@ -98,8 +106,8 @@ class Outcome:
         return list(kinds.values())[:4]
 
 
-def collect(plan: Plan, folder: Path, lacking: list[dict[str, str]]) -> Outcome:
-    """The numbers of an item as far as there are runs."""
+def collect(plan: Plan, paper: str, folder: Path, lacking: list[dict[str, str]]) -> Outcome:
+    """The numbers of an item as far as there are runs; ``paper`` is what its method is called."""
     item = plan.item
     runs = {experiment.name: read_runs(experiment, folder) for experiment in plan.runs}
     entries = [] if item.draw == "counts" else computed(item)
@@ -109,7 +117,8 @@ def collect(plan: Plan, folder: Path, lacking: list[dict[str, str]]) -> Outcome:
     scores = all(entry.cell.measure in ("score", "drop") for entry in entries)
     unit = item.unit if scores or item.unit != "%" else ""
     note = item.note or item.why
-    return Outcome(item.id, item.title, item.is_figure, unit, lines, lacking, about, [], item.shows, note)
+    judged = standings(plan, paper, runs)
+    return Outcome(item.id, item.title, item.is_figure, unit, lines, lacking, about, [], item.shows, note, judged)
 
 
 def read_runs(experiment: Experiment, folder: Path) -> dict[str, list[Result]]:
@@ -145,6 +154,7 @@ def _line(plan: Plan, entry: Entry, runs: Mapping[str, Runs]) -> Line:
         experiment.datasets,
         difference,
         published_on=elsewhere,
+        tried=len(runs[experiment.name].get(entry.cell.method, ())),
     )
 
 
@@ -308,7 +318,9 @@ def kept(item: str, folder: Path) -> Outcome | None:
     if not (path := folder / f"{item}.json").is_file():
         return None
     known = {name: value for name, value in read_json(path).items() if name in Outcome.__dataclass_fields__}
-    return Outcome(**{**known, "lines": [Line(**line) for line in known["lines"]]})
+    known["lines"] = [Line(**line) for line in known["lines"]]
+    known["standings"] = [Standing(**one) for one in known.get("standings", ())]
+    return Outcome(**known)
 
 
 def as_json(outcome: Outcome) -> dict[str, Any]:
@@ -335,6 +347,8 @@ def _markdown(outcome: Outcome) -> str:
     text += [f"![{outcome.title}]({name})\n" for name in outcome.pictures]
     if outcome.lines:
         text.append(f"{outcome.grid().markdown()}\n")
+    if outcome.standings:
+        text.append(f"{table(outcome.standings).markdown()}\n")
     return "\n".join(text)
 
 

@@ -1,0 +1,84 @@
+"""How a paper's method stands in a table of ours, and numbers that not all seeds have."""
+
+import numpy as np
+import pytest
+
+from fedsense.reproduce.cards import Item
+from fedsense.reproduce.gallery import side_by_side
+from fedsense.reproduce.outcome import Line, Outcome
+from fedsense.reproduce.plan import Experiment, Plan
+from fedsense.reproduce.standing import Standing, standings, table
+from fedsense.result import Result
+
+CLIENTS = [f"p{i}" for i in range(12)]
+TABLE = {
+    "id": "T1",
+    "title": "Methods",
+    "printed": "Table 1",
+    "setting": "here",
+    "columns": [{"name": "F1", "metric": "macro-f1", "summary": "best-on-test"}, {"name": "KB", "measure": "traffic"}],
+    "rows": [
+        {"name": "Ours (α=1)", "method": "mine"},
+        {"name": "Far below", "method": "low"},
+        {"name": "Above", "method": "high"},
+        {"name": "The same", "method": "same"},
+    ],
+}
+LEVEL = {"mine": 0.6, "low": 0.3, "high": 0.7, "same": 0.6}
+
+
+def run(method, seed, rng):
+    scores = {client: LEVEL[method] + 0.02 * rng.standard_normal() for client in CLIENTS}
+    earlier = dict.fromkeys(CLIENTS, 0.99)  # a round chosen on test data would take this one
+    rounds = [earlier, scores] if method == "low" else [scores, scores]
+    history = [
+        {"round": number, "scores": {"personal": {"val": {}, "test": {"macro-f1": each}}}}
+        for number, each in enumerate(rounds, 1)
+    ]
+    ledger = [{"round": number, "clients": {}} for number in (1, 2)]
+    return Result(method, seed, 2, dict.fromkeys(CLIENTS, 10), history, ledger, dataset="made-up", algorithm=method)
+
+
+def judged(seeds, **item):
+    plan = Plan(Item(**{**TABLE, **item}))
+    one = Experiment("here", "", (), None)
+    plan.experiments = {("here", (), ()): one}
+    rng = np.random.default_rng(0)
+    runs = {"here": {method: [run(method, seed, rng) for seed in range(seeds)] for method in LEVEL}}
+    return standings(plan, "mine", runs)
+
+
+def test_better_worse_and_not_shown_by_rows_of_the_table():
+    (found,) = judged(5)
+    assert (found.row, found.dataset, found.metric, found.summary) == ("Ours (α=1)", "made-up", "macro-f1", "final")
+    ((better, gain),) = [text.rsplit(" ", 1) for text in found.better]
+    assert better == "Far below"
+    assert float(gain) == pytest.approx(30, abs=2)
+    ((worse, loss),) = [text.rsplit(" ", 1) for text in found.worse]
+    assert worse == "Above"
+    assert loss.startswith("−")
+    assert [text.rsplit(" ", 1)[0] for text in found.not_shown] == ["The same"]
+
+
+def test_nothing_is_said_of_few_seeds_nor_of_figures():
+    assert judged(4) == []
+    assert judged(5, shows="lines") == []
+    assert judged(5, rows=[row for row in TABLE["rows"] if row["method"] != "mine"]) == []
+
+
+def test_the_table_of_standings():
+    grid = table([Standing("Ours", "hapt", "accuracy", "final", ["Low +3.0"], [], ["A −0.1", "B +0.2"])])
+    assert grid.rows == [["hapt accuracy", "Low +3.0", "–", "A −0.1, B +0.2"]]
+    assert "scores: final" in grid.caption
+
+
+def test_seeds_that_did_not_get_there_are_counted():
+    lines = [
+        Line("FedAvg", "Rounds", 100.0, None, 10.0, 2.0, 5, "hapt", None, "motionsense", tried=5),
+        Line("Ours", "Rounds", 7.0, None, 8.0, 1.0, 3, "hapt", None, "motionsense", tried=5),
+        Line("Bad", "Rounds", 9.0, None, None, None, 0, "hapt", None, "motionsense", tried=5),
+    ]
+    outcome = Outcome("T4", "Rounds", False, "", lines)
+    assert outcome.caption() == "5 seeds"
+    assert [row[3] for row in outcome.grid().rows] == ["10.00 ± 2.00", "8.00 ± 1.00, 3 of 5 seeds", "–"]
+    assert side_by_side(lines, "").rows[1] == ["Ours", "8.00 ± 1.00, 3 of 5 seeds (7.00)"]
