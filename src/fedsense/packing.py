@@ -63,7 +63,7 @@ def pack(folders: Sequence[Path], file: Path) -> Packed:
 
 
 def opened(path: Path) -> Path:
-    """A folder of runs: ``path`` itself, or what a packed file holds, for as long as this process lives."""
+    """A folder of runs: ``path`` itself, or what was packed, for as long as this process lives."""
     return _unpacked(path.resolve(), path.stat().st_mtime_ns) if path.is_file() else path
 
 
@@ -81,7 +81,8 @@ def _unpacked(file: Path, _: int) -> Path:
     except (tarfile.TarError, EOFError, OSError) as error:
         text = f"{file.name} is neither a folder of runs nor a whole file that `fedsense pack` wrote ({error})"
         raise UserError(text) from error
-    return Path(place.name)
+    inside = list(Path(place.name).iterdir())
+    return inside[0] if len(inside) == 1 else Path(place.name)  # one folder was packed, or several beside each other
 
 
 def _finished(run: Path) -> bool:

@@ -327,7 +327,8 @@ def test_a_gallery_has_what_was_run_and_from_where(place, capfd):
     packed = ["r2.tar.xz", "r3.tar.xz", "--reproduced", "made-up-small.tar.xz"]
     gallery(capfd, "card.toml", *packed, "--out", "again/mine.md")
     assert (place / "again" / "mine.md").read_text() == text
-    assert "holds 2 folders" in gallery(capfd, "card.toml", "--reproduced", _two(place), code=2).err
+    assert "nothing reproduced of Made-up" in gallery(capfd, "card.toml", "--reproduced", _two(place), code=2).err
+    assert cli(["compare", "made-up-small.tar.xz"]) == 0  # like the folder it was made of
     gallery(capfd, "Mine", "r2.tar.xz", "r3.tar.xz", "--out", "both.md")
     both = (place / "both.md").read_text()
     assert re.search(
@@ -364,7 +365,7 @@ def test_a_page_keeps_what_was_run_elsewhere(place, capfd):
 
 def test_a_gallery_of_runs_alone_and_of_nothing(place, capfd):
     assert "there is no card of a paper 'flick'; did you mean 'flic'" in gallery(capfd, "flick", code=2).err
-    assert "holds nothing that was reproduced" in gallery(capfd, "card.toml", code=2).err
+    assert "nothing reproduced of Made-up is there" in gallery(capfd, "card.toml", code=2).err
     assert cli(["run", "made-up.toml", "--set", "rounds=1", "--set", "seeds=[0]"]) == 0
     for folder in (place / "runs" / "made-up").glob("*-seed0"):
         (folder / "sessions.jsonl").unlink()  # as runs from before there were any

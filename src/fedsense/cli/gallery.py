@@ -29,8 +29,9 @@ def gallery(
 ) -> None:
     """Write a page of what was run for a paper, ours beside the published; runs nothing."""
     from fedsense.errors import UserError
+    from fedsense.packing import opened
     from fedsense.reproduce.cards import load_card, papers
-    from fedsense.reproduce.gallery import only_folder, write_gallery
+    from fedsense.reproduce.gallery import write_gallery
     from fedsense.reproduce.plan import folder_of, scale_of
 
     size = scale_of(scale)
@@ -42,6 +43,6 @@ def gallery(
     file = out or Path(f"{title.lower()}.md")
     if file.is_dir():
         raise UserError(f"{file} is a folder; --out names the page to write, such as {file / f'{title.lower()}.md'}")
-    folder = only_folder(reproduced) if reproduced and reproduced.is_file() else folder_of(title, size, reproduced)
+    folder = opened(reproduced) if reproduced and reproduced.is_file() else folder_of(title, size, reproduced)
     told = write_gallery(card, title, folder, size, runs or [], file)
     print(f"{file}: {told}")

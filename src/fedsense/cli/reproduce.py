@@ -188,8 +188,9 @@ def _dry(plan: Plan, ways: Ways, folder: Path, lacking: list[dict[str, str]], sa
                 "lacking": plan.lacking}  # fmt: skip
         return {"id": plan.item.id, "title": plan.item.title, "lacking": lacking, "experiments": [made]}
     for each in plan.experiments.values():
-        words = ["fedsense", "run", each.source, *(w for text in each.overrides for w in ("--set", text))]
         labels, seeds = list(each.recipe.methods()), list(each.recipe.seeds)
+        overrides = [*each.overrides, *([] if ways.seeds is None else [f"seeds={seeds}"])]
+        words = ["fedsense", "run", each.source, *(w for text in overrides for w in ("--set", text))]
         runs = [r for results in read_runs(each, folder).values() for r in results]
         done = sum(result.finished for result in runs)
         told.append({"folder": str(folder / each.name), "command": shlex.join(words), "methods": labels, "seeds": seeds,

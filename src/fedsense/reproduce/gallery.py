@@ -51,7 +51,9 @@ def write_gallery(
     }
     studies = _studies(experiments)
     if not made and not studies:
-        raise UserError(f"{reproduced} holds nothing that was reproduced; run fedsense reproduce, or name runs to show")
+        raise UserError(
+            f"nothing that was reproduced of {title} is there; run fedsense reproduce, or name runs to show"
+        )
     older = {item.id: text for item in published if item.id not in made and (text := before.get(f"## {item.id}"))}
     parts = [f"# {title}: published and ours" if card else f"# {title}"]
     if card:
@@ -87,19 +89,11 @@ def from_records(docs: Path) -> None:
     for paper in papers():
         every = sorted((docs / "results" / "records").glob(f"{paper}-*.tar.xz"))
         small = [file for file in every if file.name == f"{paper}-small.tar.xz"]
-        reproduced = only_folder(small[0]) if small else docs / "nothing"
+        reproduced = opened(small[0]) if small else docs / "nothing"
         others = [file for file in every if file not in small]
         if every:
             page = docs / "results" / "gallery" / f"{paper}.md"
             write_gallery(load_card(paper), load_card(paper).paper, reproduced, "small", others, page)
-
-
-def only_folder(file: Path) -> Path:
-    """The folder of `fedsense reproduce` that a packed file holds."""
-    inside = list(opened(file).iterdir())
-    if len(inside) != 1:
-        raise UserError(f"{file} holds {len(inside)} folders; it must be one that `fedsense reproduce` wrote")
-    return inside[0]
 
 
 def _refuse_other(file: Path) -> None:
@@ -168,11 +162,13 @@ def _item(card: Card, item: Item, outcome: Outcome, scale: Scale, reproduced: Pa
         yield side_by_side(outcome.lines, outcome.caption()).markdown()
     if outcome.standings:
         yield table(outcome.standings).markdown()
+    if not outcome.lines:
+        yield from (f"On {ours}, as {theirs} is not there." for ours, theirs in outcome.instead)
     for lack in outcome.lacking:
         yield f"Without {lack['dataset']}, which is not there: {lack['how']}."
     seeds = max((max(line.seeds, line.tried) for line in outcome.lines), default=0)
     words = ["fedsense", "reproduce", card.paper.lower(), item.id, *(["--scale", scale] if scale != "paper" else [])]
-    words += ["--nearest"] * any(line.published_on for line in outcome.lines)
+    words += ["--nearest"] * bool(outcome.instead or any(line.published_on for line in outcome.lines))
     words += ["--seeds", str(seeds)] if seeds else []
     folders = list(dict.fromkeys(_found(reproduced, run["folder"]) for run in outcome.runs))
     yield origin(folders, shlex.join([*words, *_changes(folders)]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -70,6 +70,8 @@ class Outcome:
     shows: str = ""
     note: str = ""
     standings: list[Standing] = field(default_factory=list)  # how the paper's method stands, if that can be said
+    summaries: list[str] = field(default_factory=list)  # which rounds its scores are of
+    instead: list[list[str]] = field(default_factory=list)  # a dataset of ours, and the paper's
 
     def with_pictures(self, names: list[str]) -> Outcome:
         return replace(self, pictures=names)
@@ -95,15 +97,32 @@ class Outcome:
         seeds = {max(line.seeds, line.tried) for line in self.lines if line.seeds}
         count = f"{min(seeds)} to {max(seeds)}" if len(seeds) > 1 else f"{max(seeds, default=0)}"
         parts = [self.unit and f"in {self.unit}", *([f"{count} seed{'s' * (count != '1')}"] if seeds else [])]
-        parts += [f"on {run['dataset']}: {run['clients']} clients, {run['samples']:,} samples to train on, "
-                  f"{run['done']} of {run['rounds']} rounds" for run in self._kinds_of_runs()]  # fmt: skip
-        return "; ".join(filter(None, [*parts, self.note]))
+        parts += [*map(_rounds_of, self.summaries), *self._run_on(), self.note]
+        return "; ".join(filter(None, parts))
 
-    def _kinds_of_runs(self) -> list[dict[str, Any]]:
-        """Runs that differ in what they were run on; of more than four, the first."""
+    def _run_on(self) -> Iterator[str]:
+        """A dataset each; runs of it may differ in size."""
         about = [run for run in self.runs if "dataset" in run]
-        kinds = {(r["dataset"], r["clients"], r["samples"], r["done"], r["rounds"]): r for r in about}
-        return list(kinds.values())[:4]
+        for dataset in dict.fromkeys(run["dataset"] for run in about):
+            clients, samples, done, rounds = (
+                _span([run[what] for run in about if run["dataset"] == dataset])
+                for what in ("clients", "samples", "done", "rounds")
+            )
+            yield f"on {dataset}: {clients} clients, {samples} samples to train on, {done} of {rounds} rounds"
+
+
+def _span(numbers: Sequence[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _rounds_of(summary: str) -> str:
+    words = {
+        "final": "scores of the last round",
+        "validation": "scores of the round best on validation data",
+        "best-on-test": "scores of each run's best round on test data, which is too high, as the paper's",
+    }
+    return words.get(summary, f"means of the last {summary.removeprefix('last-')} scored rounds")
 
 
 def collect(plan: Plan, paper: str, folder: Path, lacking: list[dict[str, str]]) -> Outcome:
@@ -117,8 +136,12 @@ def collect(plan: Plan, paper: str, folder: Path, lacking: list[dict[str, str]])
     scores = all(entry.cell.measure in ("score", "drop") for entry in entries)
     unit = item.unit if scores or item.unit != "%" else ""
     note = item.note or item.why
-    judged = standings(plan, paper, runs)
-    return Outcome(item.id, item.title, item.is_figure, unit, lines, lacking, about, [], item.shows, note, judged)
+    return Outcome(
+        *(item.id, item.title, item.is_figure, unit, lines, lacking, about, [], item.shows, note),
+        standings=standings(plan, paper, runs),
+        summaries=list(dict.fromkeys(e.cell.summary for e in entries if e.cell.measure in ("score", "drop"))),
+        instead=[list(pair) for pair in dict.fromkeys((e.datasets, e.instead) for e in plan.ready if e.instead)],
+    )
 
 
 def read_runs(experiment: Experiment, folder: Path) -> dict[str, list[Result]]:
