@@ -51,9 +51,7 @@ def write_gallery(
     }
     studies = _studies(experiments)
     if not made and not studies:
-        raise UserError(
-            f"nothing that was reproduced of {title} is there; run fedsense reproduce, or name runs to show"
-        )
+        raise UserError(f"nothing reproduced of {title} is there; run fedsense reproduce, or name runs to show")
     older = {item.id: text for item in published if item.id not in made and (text := before.get(f"## {item.id}"))}
     parts = [f"# {title}: published and ours" if card else f"# {title}"]
     if card:
