@@ -11,7 +11,7 @@ from conftest import real
 from fedsense.cli import _run as cli
 from fedsense.engine.settings import HELD_OUT, VIEWS
 from fedsense.reproduce.cards import Cell, load_card, papers
-from fedsense.reproduce.gallery import MARK, plain_command
+from fedsense.reproduce.gallery import MARK, origin, plain_command
 from fedsense.reproduce.outcome import measured
 from fedsense.reproduce.own import MODULES
 from fedsense.reproduce.plan import Ways, computed, make_plan
@@ -419,6 +419,19 @@ def test_a_gallery_counts_runs_that_have_not_begun(place, capfd):
 )
 def test_commands_without_the_machine_they_ran_on(typed, plain):
     assert plain_command(typed) == plain
+
+
+def test_one_command_for_all_its_seeds(tmp_path):
+    """Typed once a seed, on other days; another setting is another command."""
+    for number, words in enumerate(("'seeds=[1]'", "'seeds=[2, 0]'", "'seeds=[1]' --set rounds=3")):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        line = {"from": 0, "command": f"fedsense run demo --set {words}", "commit": "abc", "machine": "m", "at": "2026"}
+        (folder / "sessions.jsonl").write_text(json.dumps(line) + "\n")
+    text = origin([tmp_path / str(number) for number in range(3)])
+    assert text.startswith(
+        "*`fedsense run demo --set 'seeds=[0, 1, 2]'`; `fedsense run demo --set 'seeds=[1]' --set rounds=3`; commit abc"
+    )
 
 
 def test_later_seeds_do_not_take_the_place_of_the_first(place, capfd):

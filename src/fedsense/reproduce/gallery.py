@@ -34,6 +34,7 @@ FEW_METHODS = 6  # so many are compared each with each; of more, all with the pa
 SHOWN = ("Scores", "Which is better?")  # of a comparison's tables
 OVER_ALL = "## Over all of them"
 MARK = "<!-- a page of `fedsense gallery`: it may write this file anew -->"
+SEEDS = re.compile(r"'seeds=\[[\d, ]*\]'")
 MANY_BYTES = 400_000  # a larger picture is left out
 
 
@@ -113,7 +114,7 @@ def origin(folders: Iterable[Path], command: str = "") -> str:
     if command and not every:
         return f"*`{command}`; from the data alone, nothing was run.*"
     found = [session for _, each in every for session in each]
-    commands = [command] if command else _distinct(plain_command(s["command"]) for s in found)
+    commands = [command] if command else _with_all_seeds(plain_command(s["command"]) for s in found)
     seconds = sum(s.get("seconds", 0.0) for s in found)
     parts = [
         "; ".join(f"`{text}`" for text in commands) or "command not written down",
@@ -127,6 +128,16 @@ def origin(folders: Iterable[Path], command: str = "") -> str:
     remarks = [f"{killed} sessions were killed, their time is not counted"] if killed else []
     remarks += [f"{older} runs are older than such notes"] if older and found else []
     return "*" + "; ".join(filter(None, [*parts, *remarks])) + ".*"
+
+
+def _with_all_seeds(commands: Iterable[str]) -> list[str]:
+    """Commands that differ only in their seeds are one, with all of them."""
+    seeds: dict[str, set[int]] = {}
+    for text in commands:
+        said = SEEDS.search(text)
+        numbers = map(int, re.findall(r"\d+", said.group())) if said else ()
+        seeds.setdefault(SEEDS.sub("SEEDS", text), set()).update(numbers)
+    return [text.replace("SEEDS", f"'seeds={sorted(numbers)}'") for text, numbers in seeds.items()]
 
 
 def plain_command(text: str) -> str:
