@@ -43,6 +43,7 @@ class Display:
         self.longest = 0  # of their names
         self.ended = 0
         self.seconds: list[float] = []  # of runs that had something to do
+        self.since = time.monotonic()  # the last of them ended
         columns: list[ProgressColumn] = [
             TextColumn("{task.description}"),
             BarColumn(bar_width=None if self.wide else 8),
@@ -70,7 +71,7 @@ class Display:
         what = f"{recipe.name}: " + ", ".join(f"{n} {word}{'s' * (n != 1)}" for word, n in counts.items())
         self.console.print(what + (f" — {recipe.description}" if recipe.description else ""))
         self.data_to_tell = bool(recipe.several)
-        self.runs = len(labels) * len(recipe.seeds)
+        self.runs, self.since = len(labels) * len(recipe.seeds), time.monotonic()
         self.longest = max(len(self.name(label, seed)) for label in labels for seed in recipe.seeds)
 
     def name(self, label: str, seed: int) -> str:
@@ -93,10 +94,12 @@ class Display:
     def listen(self, label: str, seed: int) -> list[Listener]:
         return [Progress(self, label, seed)]
 
-    def run_ended(self, seconds: float | None) -> None:
-        """A run is over; ``seconds`` is what a whole one would take, or None if nobody knows."""
+    def run_ended(self, share: float | None) -> None:
+        """A run is over, of which ``share`` was run now; None if nobody knows. Reading or making its data counts, too."""
+        now = time.monotonic()
         self.ended += 1
-        self.seconds += [seconds] if seconds is not None else []
+        self.seconds += [(now - self.since) / share] if share else []
+        self.since = now
 
     @property
     def left(self) -> str:
@@ -197,7 +200,7 @@ class Progress(Listener):
         done = engine.round - self._from
         seconds = time.monotonic() - self._began
         over = done > 0 and engine.round == engine.settings.rounds
-        self.display.run_ended(seconds * engine.round / done if over else None)
+        self.display.run_ended(done / engine.round if over else None)
         if self.task is not None:
             bars, number = self.display.bars, self.task
             line = bars.make_tasks_table([task for task in bars.tasks if task.id == number])
