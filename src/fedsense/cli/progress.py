@@ -95,7 +95,7 @@ class Display:
         return [Progress(self, label, seed)]
 
     def run_ended(self, share: float | None) -> None:
-        """A run is over, of which ``share`` was run now; None if nobody knows. Reading or making its data counts, too."""
+        """A run is over, of which ``share`` was run now; None if nobody knows. Making its data counts, too."""
         now = time.monotonic()
         self.ended += 1
         self.seconds += [(now - self.since) / share] if share else []
