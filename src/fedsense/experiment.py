@@ -116,14 +116,16 @@ def run_recipe(
             while engines:
                 label, engine = engines.pop(0)
                 try:
-                    engine.run(previous=previous)
+                    engine.run(previous, models=False)
                 except RunFailed as failure:
                     failures.append(failure)
                 result = Result.of(engine, label, recipe.evaluation.summary)
                 result.engine = None  # its models are on disk
                 results.append(result)
+                worked = engine.executor is not None
                 del engine
-                forget_peak()
+                if worked:
+                    forget_peak()
         write_json(folder / SUMMARY_FILE, report_json(results, folder))
         write_page(folder, results)
         if failures:

@@ -67,7 +67,10 @@ def test_nothing_is_said_of_few_seeds_nor_of_figures():
 
 
 def test_the_table_of_standings():
-    grid = table([Standing("Ours", "hapt", "accuracy", "final", ["Low +3.0"], [], ["A −0.1", "B +0.2"])])
+    one = Standing("Ours", "hapt", "accuracy", "final", ["Low +3.0"], [], ["A −0.1", "B +0.2"])
+    text = "hapt, accuracy (final): Ours is better than Low +3.0; not shown to differ from A −0.1, B +0.2"
+    assert str(one) == text
+    grid = table([one])
     assert grid.rows == [["hapt accuracy", "Low +3.0", "–", "A −0.1, B +0.2"]]
     assert "scores: final" in grid.caption
 

@@ -224,12 +224,8 @@ def _print(outcome: Outcome, folder: Path) -> None:
             last = row[0]
         console.print(table)
         console.print(grid.caption, style="dim")
-    if outcome.standings:
-        from fedsense.cli.compare import show_grid
-        from fedsense.reproduce.standing import table as judged
-
-        console.print()
-        show_grid(console, judged(outcome.standings))
+    for one in outcome.standings:
+        console.print(f"\n{one}", markup=False)
     for name in outcome.pictures:
         console.print(f"picture: {folder / name}")
 

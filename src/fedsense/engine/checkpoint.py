@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,16 @@ def is_packed(run: Path) -> bool:
     return (run / PACKED_FILE).is_file() and not _manifests(run / "checkpoints")
 
 
+def ended(run: Path, rounds: int) -> Checkpoint | None:
+    """What a run measured that has ended after so many rounds; None of any other. Its models are not looked at."""
+    found = standing(run)
+    if found is None or found["round"] != rounds:
+        return None
+    with suppress(CheckpointError):
+        return _measured(run, found)
+    return None  # whoever loads it says what is wrong
+
+
 def _packed(run: Path) -> Checkpoint | None:
     if not is_packed(run):
         return None
@@ -134,10 +145,14 @@ def _packed(run: Path) -> Checkpoint | None:
     if found is None:
         raise CheckpointError(f"{run / PACKED_FILE} cannot be read; unpack the run again")
     try:
-        for name, entry in found["records"].items():
-            _verify(run / f"{name}.jsonl", entry)
+        return _measured(run, found)
     except CheckpointError as error:
         raise CheckpointError(f"{run.name}, packed after round {found['round']}, refused: {error}") from error
+
+
+def _measured(run: Path, found: Mapping[str, Any]) -> Checkpoint:
+    for name, entry in found["records"].items():
+        _verify(run / f"{name}.jsonl", entry)
     return Checkpoint(found["round"], {}, {}, found["records"], packed=True)
 
 

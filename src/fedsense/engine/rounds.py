@@ -110,16 +110,30 @@ class Engine:
         self._unscored: dict[str, str] = {}
         self._scoring_bytes = 0
 
-    def run(self, previous: bool = False) -> None:
-        """All rounds that are left; with a folder, from its newest checkpoint (see :meth:`restore`)."""
+    def run(self, previous: bool = False, models: bool = True) -> None:
+        """All rounds that are left; with a folder, from its newest checkpoint (see :meth:`restore`).
+
+        Without ``models`` a run that has ended is not loaded: what it measured is read, its models stay on the disk.
+        """
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # see engine/executors.py
         lock = alone(self.folder) if self.folder else nullcontext()
         with lock:
             try:
-                self._run(previous)
+                if models or previous or not self._ended():
+                    self._run(previous)
             finally:
                 torch.set_num_threads(threads)
+
+    def _ended(self) -> bool:
+        if self.folder is None or (found := checkpoints.ended(self.folder, self.settings.rounds)) is None:
+            return False
+        self.claim()
+        self.record, self.round = Record(self.folder, found.records, write=False), found.round
+        for listener in self.listeners:
+            listener.started(self)
+            listener.stopped(self)
+        return True
 
     def _run(self, previous: bool) -> None:
         try:

@@ -26,6 +26,11 @@ class Standing:
     worse: list[str] = field(default_factory=list)
     not_shown: list[str] = field(default_factory=list)
 
+    def __str__(self) -> str:
+        kinds = {"better than": self.better, "worse than": self.worse, "not shown to differ from": self.not_shown}
+        told = "; ".join(f"{kind} {', '.join(names)}" for kind, names in kinds.items() if names)
+        return f"{self.dataset}, {self.metric} ({self.summary}): {self.row} is {told}"
+
 
 def standings(plan: Plan, paper: str, runs: Mapping[str, Mapping[str, Sequence[Result]]]) -> list[Standing]:
     """Of every score a table has; none of a figure, nor where pairs have fewer than five seeds in common."""
