@@ -4,6 +4,7 @@ import re
 import runpy
 import shlex
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
@@ -95,7 +96,7 @@ def test_links_lead_somewhere():
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
             if not target.startswith("http"):
-                assert (page.parent / target).exists(), f"{page.name}: {target}"
+                assert (page.parent / unquote(target)).exists(), f"{page.name}: {target}"
 
 
 def test_commands_for_the_papers_name_recipes_and_settings_that_exist():
