@@ -39,12 +39,11 @@ def run(method, seed, rng):
     return Result(method, seed, 2, dict.fromkeys(CLIENTS, 10), history, ledger, dataset="made-up", algorithm=method)
 
 
-def judged(seeds, **item):
+def judged(seeds, places=("here",), **item):
     plan = Plan(Item(**{**TABLE, **item}))
-    one = Experiment("here", "", (), None)
-    plan.experiments = {("here", (), ()): one}
+    plan.experiments = {(place, (), ()): Experiment(place, "", (), None) for place in places}
     rng = np.random.default_rng(0)
-    runs = {"here": {method: [run(method, seed, rng) for seed in range(seeds)] for method in LEVEL}}
+    runs = {place: {method: [run(method, seed, rng) for seed in range(seeds)] for method in LEVEL} for place in places}
     return standings(plan, "mine", runs)
 
 
@@ -64,6 +63,22 @@ def test_nothing_is_said_of_few_seeds_nor_of_figures():
     assert judged(4) == []
     assert judged(5, shows="lines") == []
     assert judged(5, rows=[row for row in TABLE["rows"] if row["method"] != "mine"]) == []
+
+
+def test_methods_may_be_columns_and_a_dataset_in_several_rows():
+    names = {"Local-Only": "low", "Ours": "mine", "Other": "same"}
+    columns = [{"name": name, "method": method, "metric": "macro-f1"} for name, method in names.items()]
+    rows = [{"name": f"{many} clients", "setting": f"clients-{many}"} for many in (10, 20)]
+    found = judged(5, ("clients-10", "clients-20"), columns=columns, rows=rows)
+    assert [(one.row, one.dataset) for one in found] == [
+        ("Ours", "made-up (10 clients)"),
+        ("Ours", "made-up (20 clients)"),
+    ]
+    for one in found:
+        assert [text.rsplit(" ", 1)[0] for text in one.better] == ["Local-Only"]
+        assert [text.rsplit(" ", 1)[0] for text in one.not_shown] == ["Other"]
+    only = [column for column in columns if column["method"] == "mine"]
+    assert judged(5, ("clients-10", "clients-20"), columns=only, rows=rows) == []
 
 
 def test_the_table_of_standings():

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fedsense.comparing import compare_results
+from fedsense.errors import UserError
 from fedsense.evaluation.comparing import Pair
 from fedsense.evaluation.metrics import LOWER_IS_BETTER
 from fedsense.evaluation.statistics import ENOUGH_SEEDS
-from fedsense.reproduce.cards import Cell
+from fedsense.reproduce.cards import Cell, Entry, Item
 from fedsense.reproduce.plan import Plan, computed
 from fedsense.result import Grid, Result
 
@@ -18,7 +19,7 @@ from fedsense.result import Grid, Result
 class Standing:
     """The paper's method on one dataset, by one metric: rows of the table it is better than, worse than, or neither."""
 
-    row: str  # what the table calls it
+    row: str  # what the table calls the method
     dataset: str
     metric: str
     summary: str
@@ -34,23 +35,54 @@ class Standing:
 
 def standings(plan: Plan, paper: str, runs: Mapping[str, Mapping[str, Sequence[Result]]]) -> list[Standing]:
     """Of every score a table has; none of a figure, nor where pairs have fewer than five seeds in common."""
-    scores: dict[tuple[str, str, str, bool], dict[tuple[str, str], str]] = {}  # what is scored → whose runs → row
-    for entry in [] if plan.item.is_figure or plan.item.own else computed(plan.item):
-        cell = entry.cell
-        if cell.measure == "score" and not plan.of(cell).lacking:
-            scores.setdefault(_scored(cell), {})[plan.of(cell).name, cell.method] = entry.row
+    item = plan.item
+    entries = [] if item.is_figure or item.own else computed(item)
+    scored = [e for e in entries if e.cell.measure == "score" and not plan.of(e.cell).lacking]
+    names = {name: e.cell.method for e in scored for name, _ in [_name_and_place(item, e)]}
+    ours = [name for name, method in names.items() if method == paper]
+    if not ours or len(ours) == len(names):  # it is not there, or there is nothing but it, in several settings
+        return []
     found = []
-    for (view, metric, summary, weighted), rows in scores.items():
-        of = {method: row for (_, method), row in rows.items()}
-        results = [result for name, method in rows for result in runs[name].get(method, ()) if result.finished]
-        if not any(result.method == paper for result in results):
+    for kind in dict.fromkeys(_scored(e.cell) for e in scored):
+        view, metric, summary, weighted = kind
+        results = _renamed(plan, [e for e in scored if _scored(e.cell) == kind], runs)
+        if not any(result.method == ours[0] for result in results):
             continue
-        compared = compare_results(results, summary, weighted, view, metric, against=paper)
+        try:
+            compared = compare_results(results, summary, weighted, view, metric, against=ours[0])
+        except UserError:  # the table is worth having where its runs cannot be compared
+            continue
         enough = [pair for pair in compared.pairs if pair.seeds >= ENOUGH_SEEDS]
         for dataset in dict.fromkeys(pair.dataset for pair in enough):
             mine = [pair for pair in enough if pair.dataset == dataset]
-            found.append(_judged(Standing(of[paper], dataset, metric, summary), paper, mine, of))
+            found.append(_judged(Standing(ours[0], dataset, metric, summary), mine))
     return found
+
+
+def _name_and_place(item: Item, entry: Entry) -> tuple[str, str]:
+    """What a table calls a method, and where it is compared with others: methods may be rows, or columns."""
+    if any("method" in column.model_fields_set for column in item.columns):
+        return entry.column, " ".join(filter(None, (entry.row, entry.group)))
+    settings = any({"setting", "set"} & column.model_fields_set for column in item.columns)
+    return entry.row, " ".join(filter(None, (entry.group, entry.column if settings else "")))
+
+
+def _renamed(plan: Plan, entries: Sequence[Entry], runs: Mapping[str, Mapping[str, Sequence[Result]]]) -> list[Result]:
+    """Runs by the table's names; a dataset that is in several places of it has theirs, too."""
+    found: dict[tuple[str, str], list[Result]] = {}  # place, name → its runs
+    for entry in entries:
+        name, place = _name_and_place(plan.item, entry)
+        finished = [r for r in runs[plan.of(entry.cell).name].get(entry.cell.method, ()) if r.finished]
+        found.setdefault((place, name), finished)
+    places: dict[str, set[str]] = {}
+    for (place, _), results in found.items():
+        for result in results:
+            places.setdefault(result.dataset, set()).add(place)
+    return [
+        replace(result, method=name, dataset=result.dataset + f" ({place})" * (len(places[result.dataset]) > 1))
+        for (place, name), results in found.items()
+        for result in results
+    ]
 
 
 def _scored(cell: Cell) -> tuple[str, str, str, bool]:
@@ -58,11 +90,11 @@ def _scored(cell: Cell) -> tuple[str, str, str, bool]:
     return cell.view, cell.metric, "final" if cell.summary == "best-on-test" else cell.summary, cell.weighted
 
 
-def _judged(found: Standing, paper: str, pairs: Sequence[Pair], rows: Mapping[str, str]) -> Standing:
+def _judged(found: Standing, pairs: Sequence[Pair]) -> Standing:
     scale, digits = (1.0, 3) if found.metric in LOWER_IS_BETTER else (100.0, 1)
     for pair in pairs:  # gains are the other's over the paper's
-        text = f"{rows.get(pair.first, pair.first)} {-pair.gain * scale:+.{digits}f}".replace("-", "−")
-        where = found.not_shown if pair.winner is None else found.better if pair.winner == paper else found.worse
+        text = f"{pair.first} " + f"{-pair.gain * scale:+.{digits}f}".replace("-", "−")
+        where = found.not_shown if pair.winner is None else found.better if pair.winner == found.row else found.worse
         where.append(text)
     return found
 
