@@ -118,6 +118,11 @@ class Item(Cell):
         """Whether anything is computed."""
         return bool(self.columns or self.own)
 
+    @property
+    def methods_are_columns(self) -> bool:
+        """Whether each column is a method's, and not each row."""
+        return any("method" in column.model_fields_set for column in self.columns)
+
     def entries(self) -> list[Entry]:
         """Row by row, every number."""
         return list(self._entries())

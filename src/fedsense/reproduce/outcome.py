@@ -163,7 +163,7 @@ def _line(plan: Plan, entry: Entry, runs: Mapping[str, Runs]) -> Line:
         before = runs.get(other.name, {})
     values, std = measured(entry.cell, runs[experiment.name], before)
     mean = statistics.fmean(values) if values else None
-    row, column = _named(entry, experiment)
+    row, column = _named(entry, experiment, plan.item.methods_are_columns)
     elsewhere = experiment.instead
     difference = None if mean is None or entry.value is None or elsewhere else mean - entry.value
     return Line(
@@ -181,14 +181,17 @@ def _line(plan: Plan, entry: Entry, runs: Mapping[str, Runs]) -> Line:
     )
 
 
-def _named(entry: Entry, experiment: Experiment) -> tuple[str, str]:
-    """Row and column; where the data is another, its name in place of the paper's, or before all else."""
+def _named(entry: Entry, experiment: Experiment, methods_are_columns: bool = False) -> tuple[str, str]:
+    """Row and column; where the data is another, its name in place of the paper's, or before what is no method."""
     if not experiment.instead:
         return entry.row, entry.heading
     places = [_renamed(text, experiment) for text in (entry.row, entry.group, entry.column)]
     row, group, column = (new or old for new, old in zip(places, (entry.row, entry.group, entry.column), strict=True))
     heading = " ".join(filter(None, (group, column)))
-    return row, heading if any(places) else f"{experiment.datasets}: {heading}"
+    if any(places):
+        return row, heading
+    prefix = f"{experiment.datasets}: "
+    return (prefix + row, heading) if methods_are_columns else (row, prefix + heading)
 
 
 def _renamed(text: str, experiment: Experiment) -> str:

@@ -61,7 +61,7 @@ def standings(plan: Plan, paper: str, runs: Mapping[str, Mapping[str, Sequence[R
 
 def _name_and_place(item: Item, entry: Entry) -> tuple[str, str]:
     """What a table calls a method, and where it is compared with others: methods may be rows, or columns."""
-    if any("method" in column.model_fields_set for column in item.columns):
+    if item.methods_are_columns:
         return entry.column, " ".join(filter(None, (entry.row, entry.group)))
     settings = any({"setting", "set"} & column.model_fields_set for column in item.columns)
     return entry.row, " ".join(filter(None, (entry.group, entry.column if settings else "")))
