@@ -1,11 +1,13 @@
 """How a paper's method stands in a table of ours, and numbers that not all seeds have."""
 
+import json
+
 import numpy as np
 import pytest
 
 from fedsense.reproduce.cards import Item
 from fedsense.reproduce.gallery import side_by_side
-from fedsense.reproduce.outcome import Line, Outcome
+from fedsense.reproduce.outcome import Line, Outcome, as_json, kept
 from fedsense.reproduce.plan import Experiment, Plan
 from fedsense.reproduce.standing import Standing, standings, table
 from fedsense.result import Result
@@ -100,3 +102,17 @@ def test_seeds_that_did_not_get_there_are_counted():
     assert outcome.caption() == "5 seeds"
     assert [row[3] for row in outcome.grid().rows] == ["10.00 ± 2.00", "8.00 ± 1.00, 3 of 5 seeds", "–"]
     assert side_by_side(lines, "").rows[1] == ["Ours", "8.00 ± 1.00, 3 of 5 seeds (7.00)"]
+
+
+def test_what_another_version_wrote_can_be_read(tmp_path):
+    line = Line("FedAvg", "Acc", 60.0, None, 61.0, None, 1, "hapt", 1.0)
+    document = as_json(Outcome("T1", "Methods", False, "%", [line], standings=judged(5)))
+    document |= {"new": 1, "lines": [{**document["lines"][0], "new": 1}]}
+    document["standings"][0]["new"] = 1
+    (tmp_path / "T1.json").write_text(json.dumps(document))
+    read = kept("T1", tmp_path)
+    assert read.lines == [line]
+    assert read.standings == judged(5)
+    del document["standings"], document["instead"]
+    (tmp_path / "T1.json").write_text(json.dumps(document))
+    assert kept("T1", tmp_path).standings == []

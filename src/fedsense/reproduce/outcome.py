@@ -6,7 +6,7 @@ import math
 import re
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -343,10 +343,15 @@ def kept(item: str, folder: Path) -> Outcome | None:
     """What came of an item when it was last reproduced in a folder."""
     if not (path := folder / f"{item}.json").is_file():
         return None
-    known = {name: value for name, value in read_json(path).items() if name in Outcome.__dataclass_fields__}
-    known["lines"] = [Line(**line) for line in known["lines"]]
-    known["standings"] = [Standing(**one) for one in known.get("standings", ())]
+    known = _fields_of(Outcome, read_json(path))
+    known["lines"] = [Line(**_fields_of(Line, line)) for line in known["lines"]]
+    known["standings"] = [Standing(**_fields_of(Standing, one)) for one in known.get("standings", ())]
     return Outcome(**known)
+
+
+def _fields_of(kind: type, document: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a document this version knows: another one may have written it."""
+    return {field.name: document[field.name] for field in fields(kind) if field.name in document}
 
 
 def as_json(outcome: Outcome) -> dict[str, Any]:
