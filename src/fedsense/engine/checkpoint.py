@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -128,14 +127,16 @@ def is_packed(run: Path) -> bool:
     return (run / PACKED_FILE).is_file() and not _manifests(run / "checkpoints")
 
 
-def ended(run: Path, rounds: int) -> Checkpoint | None:
-    """What a run measured that has ended after so many rounds; None of any other. Its models are not looked at."""
+def records_of_ended(run: Path, rounds: int) -> dict[str, Any] | None:
+    """The sound records of a run that has ended after so many rounds; None of any other. No model is looked at."""
     found = standing(run)
     if found is None or found["round"] != rounds:
         return None
-    with suppress(CheckpointError):
-        return _measured(run, found)
-    return None  # whoever loads it says what is wrong
+    try:
+        _verify_records(run, found["records"])
+    except CheckpointError:
+        return None  # whoever loads it says what is wrong
+    return dict(found["records"])
 
 
 def _packed(run: Path) -> Checkpoint | None:
@@ -145,14 +146,9 @@ def _packed(run: Path) -> Checkpoint | None:
     if found is None:
         raise CheckpointError(f"{run / PACKED_FILE} cannot be read; unpack the run again")
     try:
-        return _measured(run, found)
+        _verify_records(run, found["records"])
     except CheckpointError as error:
         raise CheckpointError(f"{run.name}, packed after round {found['round']}, refused: {error}") from error
-
-
-def _measured(run: Path, found: Mapping[str, Any]) -> Checkpoint:
-    for name, entry in found["records"].items():
-        _verify(run / f"{name}.jsonl", entry)
     return Checkpoint(found["round"], {}, {}, found["records"], packed=True)
 
 
@@ -176,8 +172,7 @@ def _read(path: Path) -> Checkpoint:
         raise CheckpointError(f"{path.name} has format {manifest['format']}; this version reads format {FORMAT}")
     for name, entry in manifest["files"].items():
         _verify(folder / name, entry)
-    for name, entry in manifest["records"].items():
-        _verify(folder.parent / f"{name}.jsonl", entry, beginning=True)
+    _verify_records(folder.parent, manifest["records"], beginning=True)
     return Checkpoint(
         round=manifest["round"],
         server=_bundle(folder / f"server-{manifest['round']:05}.safetensors"),
@@ -208,6 +203,11 @@ class _OnDisk(Mapping[str, Bundle]):
 
     def __len__(self) -> int:
         return len(self._files)
+
+
+def _verify_records(run: Path, records: Mapping[str, Any], beginning: bool = False) -> None:
+    for name, entry in records.items():
+        _verify(run / f"{name}.jsonl", entry, beginning)
 
 
 def _verify(path: Path, entry: Mapping[str, Any], beginning: bool = False) -> None:

@@ -126,10 +126,11 @@ class Engine:
                 torch.set_num_threads(threads)
 
     def _ended(self) -> bool:
-        if self.folder is None or (found := checkpoints.ended(self.folder, self.settings.rounds)) is None:
+        rounds = self.settings.rounds
+        if self.folder is None or (records := checkpoints.records_of_ended(self.folder, rounds)) is None:
             return False
         self.claim()
-        self.record, self.round = Record(self.folder, found.records, write=False), found.round
+        self.record, self.round = Record(self.folder, records, write=False), rounds
         for listener in self.listeners:
             listener.started(self)
             listener.stopped(self)

@@ -138,13 +138,14 @@ def _scale(c: Comparison) -> tuple[float, int]:
     return (1.0, 3) if c.metric in LOWER_IS_BETTER else (100.0, 1)
 
 
-def _signed(c: Comparison, value: float) -> str:
+def signed(c: Comparison, value: float) -> str:
+    """A gain, as people read it."""
     scale, digits = _scale(c)
     return "–" if math.isnan(value) else f"{scale * value:+.{digits}f}".replace("-", "−")
 
 
 def _range(c: Comparison, low: float, high: float) -> str:
-    return "–" if math.isnan(low) else f"[{_signed(c, low)}, {_signed(c, high)}]"
+    return "–" if math.isnan(low) else f"[{signed(c, low)}, {signed(c, high)}]"
 
 
 def _p(value: float) -> str:
@@ -168,7 +169,7 @@ def _pairs(c: Comparison) -> Titled | None:
             *([pair.dataset] if several else []),
             pair.first,
             pair.second,
-            f"{_signed(c, pair.gain)} {_range(c, pair.low, pair.high)}".removesuffix(" –"),
+            f"{signed(c, pair.gain)} {_range(c, pair.low, pair.high)}".removesuffix(" –"),
             "–" if math.isnan(pair.effect) else f"{pair.effect:+.2f}".replace("-", "−"),
             f"{pair.gaining}/{pair.losing}",
             _p(pair.p_clients_holm),
@@ -245,7 +246,7 @@ def _pair_header(several: bool) -> list[str]:
 
 def _overall(c: Comparison) -> Titled | None:
     shown = c.overall if len(c.overall) <= MANY_PAIRS else []
-    body = [[o.first, o.second, str(o.datasets), f"{_signed(c, o.gain)} {_range(c, o.low, o.high)}"] for o in shown]
+    body = [[o.first, o.second, str(o.datasets), f"{signed(c, o.gain)} {_range(c, o.low, o.high)}"] for o in shown]
     caption = f"mean over datasets in {_unit(c)}, with a 95 % interval, resampled within each dataset"
     return "Over all datasets", Grid(["method", "over", "datasets", "gain"], body, caption)
 
@@ -333,7 +334,7 @@ def _worth(c: Comparison) -> Titled | None:
             _harmed(c, one.harmed),
             str(len(one.harmed)),
             str(len(one.gained)),
-            _signed(c, one.mean),
+            signed(c, one.mean),
         ]
         for one in c.worth
     ]
@@ -350,5 +351,5 @@ def _worth(c: Comparison) -> Titled | None:
 def _harmed(c: Comparison, harmed: Sequence[ClientGain]) -> str:
     if not harmed:
         return "nobody"
-    names = [f"{each.client} {_signed(c, each.gain)}{'!' if each.beyond_noise else ''}" for each in harmed[:NAMED]]
+    names = [f"{each.client} {signed(c, each.gain)}{'!' if each.beyond_noise else ''}" for each in harmed[:NAMED]]
     return ", ".join(names) + (f", {len(harmed) - NAMED} more" if len(harmed) > NAMED else "")

@@ -175,7 +175,7 @@ def _item(card: Card, item: Item, outcome: Outcome, scale: Scale, reproduced: Pa
         yield from (f"On {ours}, as {theirs} is not there." for ours, theirs in outcome.instead)
     for lack in outcome.lacking:
         yield f"Without {lack['dataset']}, which is not there: {lack['how']}."
-    seeds = max((max(line.seeds, line.tried) for line in outcome.lines), default=0)
+    seeds = max((line.run for line in outcome.lines), default=0)
     words = ["fedsense", "reproduce", card.paper.lower(), item.id, *(["--scale", scale] if scale != "paper" else [])]
     words += ["--nearest"] * bool(outcome.instead or any(line.published_on for line in outcome.lines))
     words += ["--seeds", str(seeds)] if seeds else []

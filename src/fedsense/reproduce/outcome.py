@@ -49,6 +49,11 @@ class Line:
         number = shown(self.ours, self.ours_std)
         return f"{number}, {self.seeds} of {self.tried} seeds" if 0 < self.seeds < self.tried else number
 
+    @property
+    def run(self) -> int:
+        """With how many seeds it was run, as far as that was counted."""
+        return max(self.seeds, self.tried)
+
     def said(self) -> str:
         """The published number, with its dataset where ours is another."""
         number = shown(self.published, self.published_std)
@@ -94,7 +99,7 @@ class Outcome:
         return Grid(["row", "column", "published", "ours", "difference"], body, self.caption())
 
     def caption(self) -> str:
-        seeds = {max(line.seeds, line.tried) for line in self.lines if line.seeds}
+        seeds = {line.run for line in self.lines if line.seeds}
         count = f"{min(seeds)} to {max(seeds)}" if len(seeds) > 1 else f"{max(seeds, default=0)}"
         parts = [self.unit and f"in {self.unit}", *([f"{count} seed{'s' * (count != '1')}"] if seeds else [])]
         parts += [*map(_rounds_of, self.summaries), *self._run_on(), self.note]
@@ -181,7 +186,7 @@ def _line(plan: Plan, entry: Entry, runs: Mapping[str, Runs]) -> Line:
     )
 
 
-def _named(entry: Entry, experiment: Experiment, methods_are_columns: bool = False) -> tuple[str, str]:
+def _named(entry: Entry, experiment: Experiment, methods_are_columns: bool) -> tuple[str, str]:
     """Row and column; where the data is another, its name in place of the paper's, or before what is no method."""
     if not experiment.instead:
         return entry.row, entry.heading

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from fedsense.comparing import compare_results
+from fedsense.comparing import Comparison, compare_results
 from fedsense.errors import UserError
 from fedsense.evaluation.comparing import Pair
-from fedsense.evaluation.metrics import LOWER_IS_BETTER
 from fedsense.evaluation.statistics import ENOUGH_SEEDS
+from fedsense.report.tables import signed
 from fedsense.reproduce.cards import Cell, Entry, Item
 from fedsense.reproduce.plan import Plan, computed
 from fedsense.result import Grid, Result
@@ -38,7 +38,7 @@ def standings(plan: Plan, paper: str, runs: Mapping[str, Mapping[str, Sequence[R
     item = plan.item
     entries = [] if item.is_figure or item.own else computed(item)
     scored = [e for e in entries if e.cell.measure == "score" and not plan.of(e.cell).lacking]
-    names = {name: e.cell.method for e in scored for name, _ in [_name_and_place(item, e)]}
+    names = {_name_and_place(item, e)[0]: e.cell.method for e in scored}
     ours = [name for name, method in names.items() if method == paper]
     if not ours or len(ours) == len(names):  # it is not there, or there is nothing but it, in several settings
         return []
@@ -55,7 +55,7 @@ def standings(plan: Plan, paper: str, runs: Mapping[str, Mapping[str, Sequence[R
         enough = [pair for pair in compared.pairs if pair.seeds >= ENOUGH_SEEDS]
         for dataset in dict.fromkeys(pair.dataset for pair in enough):
             mine = [pair for pair in enough if pair.dataset == dataset]
-            found.append(_judged(Standing(ours[0], dataset, metric, summary), mine))
+            found.append(_judged(Standing(ours[0], dataset, metric, summary), mine, compared))
     return found
 
 
@@ -90,12 +90,10 @@ def _scored(cell: Cell) -> tuple[str, str, str, bool]:
     return cell.view, cell.metric, "final" if cell.summary == "best-on-test" else cell.summary, cell.weighted
 
 
-def _judged(found: Standing, pairs: Sequence[Pair]) -> Standing:
-    scale, digits = (1.0, 3) if found.metric in LOWER_IS_BETTER else (100.0, 1)
+def _judged(found: Standing, pairs: Sequence[Pair], compared: Comparison) -> Standing:
     for pair in pairs:  # gains are the other's over the paper's
-        text = f"{pair.first} " + f"{-pair.gain * scale:+.{digits}f}".replace("-", "−")
         where = found.not_shown if pair.winner is None else found.better if pair.winner == found.row else found.worse
-        where.append(text)
+        where.append(f"{pair.first} {signed(compared, -pair.gain)}")
     return found
 
 
