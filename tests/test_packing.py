@@ -106,6 +106,7 @@ def test_what_needs_models_says_that_they_are_elsewhere(place, capfd):
     code, _, errors = say(capfd, "run", "packed.toml", "--set", "rounds=3", "--resume")
     assert code == 2
     assert "was packed without its models after round 2, and cannot go further; start anew" in errors
+    assert say(capfd, "run", "packed.toml", "--resume")[0] == 0  # being refused changed nothing
     code, _, errors = say(capfd, "export", str(folder / "fedavg-seed0"), "--client", "person-0/phone")
     assert code == 2
     assert "was packed without its models; they are where it was run" in errors

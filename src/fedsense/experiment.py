@@ -110,6 +110,8 @@ def run_recipe(
         failures: list[RunFailed] = []
         for seed in recipe.seeds:
             engines = _engines(recipe, seed, folder, listen, place)
+            for _, engine in engines:
+                engine.claim(write=False)
             if not results:  # only now: a recipe that is refused claims no folder
                 write_json(folder / RECIPE_FILE, resolved)
                 (folder / SUMMARY_FILE).unlink(missing_ok=True)

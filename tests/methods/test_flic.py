@@ -341,6 +341,7 @@ def test_a_run_that_has_finished_goes_no_further(tmp_path):
     run(quick("flic"), widths(3, 9), tmp_path, rounds=1, **settings)
     with pytest.raises(UserError, match="has finished after round 1"):
         run(quick("flic"), widths(3, 9), tmp_path, rounds=2, **settings)
+    run(quick("flic"), widths(3, 9), tmp_path, rounds=1, **settings)  # being refused changed nothing
 
 
 def test_what_does_not_fit_is_refused():

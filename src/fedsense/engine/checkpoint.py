@@ -22,8 +22,9 @@ from typing import Any
 
 from fedsense.bundle import Bundle, flatten, from_bytes, to_bytes, unflatten
 from fedsense.engine.folder import digest_of, write_atomically
+from fedsense.engine.record import read_lines
 from fedsense.engine.store import size
-from fedsense.errors import CheckpointError
+from fedsense.errors import CheckpointError, UserError
 
 FORMAT = 1
 KEPT = 2
@@ -43,7 +44,6 @@ class Checkpoint:
     files: dict[str, str] = field(default_factory=dict)  # client -> file its state is in
     digests: dict[str, dict[str, Any]] = field(default_factory=dict)  # file -> its size and digest
     scores: dict[str, Any] = field(default_factory=dict)  # client -> scores of a model that has not changed since
-    packed: bool = False  # there are no models
 
 
 def save(folder: Path, checkpoint: Checkpoint, changed: Iterable[str]) -> None:
@@ -139,6 +139,23 @@ def records_of_ended(run: Path, rounds: int) -> dict[str, Any] | None:
     return dict(found["records"])
 
 
+def refuse_beyond_end(run: Path, rounds: int) -> None:
+    """Refuse more rounds of a run that was packed, or that has finished; of damage :func:`load` tells."""
+    found = standing(run)
+    if found is None or found["round"] >= rounds or records_of_ended(run, found["round"]) is None:
+        return
+    if is_packed(run):
+        raise UserError(
+            f"{run} was packed without its models after round {found['round']}, and cannot go further; "
+            "start anew in another folder (--out)"
+        )
+    if any(line["round"] > found["round"] for line in read_lines(run / "ledger.jsonl")):
+        raise UserError(
+            f"{run} has finished after round {found['round']}: its clients have trained for themselves since; "
+            "start anew in another folder (--out) to go further"
+        )
+
+
 def _packed(run: Path) -> Checkpoint | None:
     if not is_packed(run):
         return None
@@ -149,7 +166,7 @@ def _packed(run: Path) -> Checkpoint | None:
         _verify_records(run, found["records"])
     except CheckpointError as error:
         raise CheckpointError(f"{run.name}, packed after round {found['round']}, refused: {error}") from error
-    return Checkpoint(found["round"], {}, {}, found["records"], packed=True)
+    return Checkpoint(found["round"], {}, {}, found["records"])
 
 
 def discard_after(folder: Path, round: int) -> None:

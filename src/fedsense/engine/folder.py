@@ -46,12 +46,11 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path} cannot be read ({error}); choose another folder (--out)") from error
 
 
-def claim(folder: Path, about: Mapping[str, Any]) -> None:
-    """Write down what a run is, or refuse a folder that began as another run."""
-    folder.mkdir(parents=True, exist_ok=True)
+def refuse_another(folder: Path, about: Mapping[str, Any]) -> None:
+    """Refuse a folder that began as another run."""
     path = folder / RUN_FILE
-    about = json.loads(json.dumps(about, default=str))
     if path.exists():
+        about = json.loads(json.dumps(about, default=str))
         before = read_json(path)
         for key in IDENTITY:
             then, now = (_fixed(entry.get(key), key) for entry in (before, about))
@@ -63,7 +62,6 @@ def claim(folder: Path, about: Mapping[str, Any]) -> None:
                     "a run goes on only as the same run: start anew in another folder (--out)"
                 )
         refuse_fewer_rounds(folder, before["settings"], about["settings"])
-    write_json(path, about)
 
 
 def refuse_fewer_rounds(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:

@@ -400,36 +400,40 @@ class Engine:
         self.federation[client]  # says so if there is no such client
         return self.site.personal(self._call("received", client, self.round))
 
-    def claim(self) -> None:
-        """Write run.json, or refuse a folder that holds another run."""
+    def claim(self, write: bool = True) -> None:
+        """Write run.json, or refuse a folder that holds another run, or one that has ended and goes no further."""
         if self.folder is None:
             return
-        folders.claim(
-            self.folder,
-            {
-                "method": self.method.name,
-                "parameters": asdict(self.method),
-                "seed": self.settings.seed,
-                "settings": asdict(self.settings),
-                "model": self.model.about(),
-                "start": self.model.start,
-                "federation": self.federation.name,
-                "synthetic": self.federation.synthetic,
-                "fingerprint": self.federation.fingerprint,
-                "task": asdict(self.federation.task),
-                "clients": {
-                    c.id: {"train": len(c.train), "val": len(c.val), "test": len(c.test), **c.traits}
-                    for c in self.federation
-                },
-                "side_by_side": self.site.cohorts(),
-                "versions": {"fedsense": __version__, "torch": torch.__version__},
-                "newcomers": {
-                    c.id: {**c.traits, "samples": sum(map(len, c.splits)), "test": len(c.test)}
-                    for c in self.federation.newcomers
-                },
-                **self.about,
+        about = self._about()
+        folders.refuse_another(self.folder, about)
+        checkpoints.refuse_beyond_end(self.folder, self.settings.rounds)
+        if write:
+            folders.write_json(self.folder / folders.RUN_FILE, about)
+
+    def _about(self) -> dict[str, Any]:
+        return {
+            "method": self.method.name,
+            "parameters": asdict(self.method),
+            "seed": self.settings.seed,
+            "settings": asdict(self.settings),
+            "model": self.model.about(),
+            "start": self.model.start,
+            "federation": self.federation.name,
+            "synthetic": self.federation.synthetic,
+            "fingerprint": self.federation.fingerprint,
+            "task": asdict(self.federation.task),
+            "clients": {
+                c.id: {"train": len(c.train), "val": len(c.val), "test": len(c.test), **c.traits}
+                for c in self.federation
             },
-        )
+            "side_by_side": self.site.cohorts(),
+            "versions": {"fedsense": __version__, "torch": torch.__version__},
+            "newcomers": {
+                c.id: {**c.traits, "samples": sum(map(len, c.splits)), "test": len(c.test)}
+                for c in self.federation.newcomers
+            },
+            **self.about,
+        }
 
     def restore(self, previous: bool = False, write: bool = False) -> None:
         """Take up what the folder holds: the newest checkpoint, or with ``previous`` the newest that is sound.
@@ -443,17 +447,6 @@ class Engine:
         self._accepted, self._lines_read = {}, 0
         if found is None:
             return
-        if found.packed and found.round < self.settings.rounds:
-            raise UserError(
-                f"{self.folder} was packed without its models after round {found.round}, and cannot go further; "
-                "start anew in another folder (--out)"
-            )
-        last = self.record.ledger[-1]["round"] if self.record.ledger else 0
-        if write and found.round < last and found.round < self.settings.rounds:
-            raise UserError(
-                f"{self.folder} has finished after round {found.round}: its clients have trained for themselves since; "
-                "start anew in another folder (--out) to go further"
-            )
         if write:
             checkpoints.discard_after(self.folder / "checkpoints", found.round)
         self.round, self.server, self._files = found.round, found.server, replace(found, server={}, clients={})
