@@ -1,6 +1,7 @@
 """EEG: covariances, tangent vectors fitted on training trials only, electrodes that differ, MOABB."""
 
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from conftest import real
 from fedsense.data import find_dataset, load
 from fedsense.data.eeg import as_vectors, band_passed, covariances
 from fedsense.errors import UserError
-from fedsense.federation import SPLITS, ClientData, Samples
+from fedsense.federation import SPLITS, ClientData, Federation, Samples, Task
 from fedsense.work import stream
 
 
@@ -107,6 +108,28 @@ def test_ssvep_federation_with_different_electrodes():
         assert client.input_shape == (electrodes * (electrodes + 1) // 2,)
     again = load("ssvep-exo", root=root, electrodes=[3, 6], seed=1)
     assert all(torch.equal(a.train.x, b.train.x) for a, b in zip(some, again, strict=True))
+
+
+def test_only_the_electrodes_that_every_cap_has():
+    """Of caps (Fz C3 Cz), (cz C3) and (C3 O1 Cz), C3 and Cz are left, of two bands each, in the order of the first."""
+    caps = {"a": ["Fz", "C3", "Cz"], "b": ["cz", "C3"], "c": ["C3", "O1", "Cz"]}
+    clients = []
+    for name, channels in caps.items():
+        x, y = matrices(6, 2 * len(channels), name), torch.arange(6) % 2
+        clients.append(ClientData(name, Samples(x, y), Samples(x[:0], y[:0]), Samples(x, y), {"channels": channels}))
+    dataset = find_dataset("ssvep-exo")
+    whole = Federation("caps", Task(("one", "other")), tuple(clients))
+    options = dataset.parse({"electrodes": "common", "features": "covariance"})
+    some = dataset.finished(whole, options)
+    assert [client.traits["channels"] for client in some] == [["C3", "Cz"], ["C3", "cz"], ["C3", "Cz"]]
+    rows, columns = np.triu_indices(4)
+    for client, places in zip(some, ([1, 2, 4, 5], [1, 0, 3, 2], [0, 2, 3, 5]), strict=True):
+        kept = np.array(places)
+        full = whole[client.id].train.x
+        assert torch.equal(client.train.x, full[:, kept[rows], kept[columns]])
+    strange = replace(clients[0], id="d", traits={"channels": ["Oz", "O2", "O3"]})
+    with pytest.raises(UserError, match=r"no electrode is in every cap: Fz, C3, Cz; Oz, O2, O3"):
+        dataset.finished(replace(whole, clients=(clients[0], strange)), options)
 
 
 def test_mistakes_in_eeg_options_and_files(tmp_path):

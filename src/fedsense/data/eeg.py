@@ -32,7 +32,8 @@ class Covariances(Read):
     """A dataset of covariance matrices ``[trials, electrodes × bands, electrodes × bands]``."""
 
     common: ClassVar[dict[str, Any]] = Read.common | {
-        "electrodes": list[int] | None,  # fewest and most of a client, drawn; None: all it has
+        # fewest and most of a client, drawn; "common": those that everyone has; None: all it has
+        "electrodes": list[int] | Literal["common"] | None,
         "features": Literal["tangent", "covariance"],
     }
 
@@ -42,7 +43,7 @@ class Covariances(Read):
     def parse(self, given: Mapping[str, Any]) -> dict[str, Any]:
         options = super().parse(given)
         asked = options["electrodes"]
-        if asked is not None and not (len(asked) == 2 and 1 <= asked[0] <= asked[1]):
+        if isinstance(asked, list) and not (len(asked) == 2 and 1 <= asked[0] <= asked[1]):
             raise UserError(
                 f"electrodes = {asked}; give the fewest and the most of a client: [4, 8]", about="electrodes"
             )
@@ -52,9 +53,16 @@ class Covariances(Read):
         return key_of(super().content(files), versions())
 
     def finished(self, federation: Federation, options: Mapping[str, Any]) -> Federation:
+        asked = options["electrodes"]
+        shared = _common([_electrodes(client) for client in federation.everyone]) if asked == "common" else []
+
         def features(client: ClientData) -> ClientData:
-            chosen = _with_electrodes(client, options["electrodes"], options["seed"])
-            return as_vectors(chosen, options["features"])
+            if asked == "common":
+                names = list(map(str.casefold, _electrodes(client)))
+                client = _keep(client, [names.index(name) for name in shared])
+            elif asked is not None:
+                client = _keep(client, _drawn(client, asked, options["seed"]))
+            return as_vectors(client, options["features"])
 
         return super().finished(federation.change(features), options)
 
@@ -108,18 +116,35 @@ def as_vectors(client: ClientData, features: str) -> ClientData:
     return client.change(vectors)
 
 
-def _with_electrodes(client: ClientData, asked: Sequence[int] | None, seed: int) -> ClientData:
-    """A random subset of the client's electrodes, the same in every band."""
-    if asked is None:
-        return client
-    names, (low, high) = list(client.traits.get("channels", ())), asked
-    if high > len(names):
+def _electrodes(client: ClientData) -> list[str]:
+    return list(client.traits.get("channels", ()))
+
+
+def _common(caps: Sequence[Sequence[str]]) -> list[str]:
+    """The electrodes of every cap, in the order of the first; C3 and c3 are one."""
+    folded = [list(map(str.casefold, cap)) for cap in caps]
+    shared = [name for name in folded[0] if all(name in cap for cap in folded)]
+    if not shared:
+        kinds = dict.fromkeys(", ".join(cap) for cap in caps)
         raise UserError(
-            f"client '{client.id}' has {len(names)} electrodes, fewer than {[low, high]}", about="electrodes"
+            'electrodes = "common", but no electrode is in every cap: ' + "; ".join(kinds), about="electrodes"
         )
+    return shared
+
+
+def _drawn(client: ClientData, asked: Sequence[int], seed: int) -> list[int]:
+    """A random subset of the client's electrodes, in their order."""
+    (low, high), count = asked, len(_electrodes(client))
+    if high > count:
+        raise UserError(f"client '{client.id}' has {count} electrodes, fewer than {[low, high]}", about="electrodes")
     rng = stream(seed, "electrodes", client.id)
-    kept = np.sort(rng.permutation(len(names))[: rng.integers(low, high + 1)])
+    return sorted(rng.permutation(count)[: rng.integers(low, high + 1)].tolist())
+
+
+def _keep(client: ClientData, kept: Sequence[int]) -> ClientData:
+    """Only these electrodes, the same in every band."""
+    names = _electrodes(client)
     bands = client.train.x.shape[-1] // len(names)
-    places = np.concatenate([kept + band * len(names) for band in range(bands)])
+    places = np.concatenate([np.array(kept) + band * len(names) for band in range(bands)])
     chosen = client.change(lambda _, samples: replace(samples, x=samples.x[:, places[:, None], places]))
     return replace(chosen, traits={**client.traits, "channels": [names[i] for i in kept]})

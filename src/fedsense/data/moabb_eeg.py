@@ -185,7 +185,8 @@ DATASET = Moabb(
         client="a subject; several datasets may stand side by side",
         paper="FLIC, with datasets = " + str(list(FLIC_DATASETS)).replace("'", '"'),
         notes="Needs the extra fedsense[eeg]. 8 to 30 Hz, Ledoit-Wolf covariances, tangent vectors at the mean of the "
-        "client's training trials; the last session is tested on, or a quarter of the trials of a subject with one.",
+        "client's training trials; the last session is tested on, or a quarter of the trials of a subject with one. "
+        'electrodes = "common" keeps those that every cap has (FLIC\'s BCI-common: C3, Cz, C4).',
         by_hand="MOABB downloads what it lacks when the dataset is first used, into root or MNE_DATA; a path "
         "configured for one dataset in MNE's settings wins over both",
     ),
