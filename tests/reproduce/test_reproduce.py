@@ -201,7 +201,7 @@ def test_data_that_is_there_is_seen(capfd, tmp_path, monkeypatch):
     told = json.loads(reproduce(capfd, "--json", "--data", str(tmp_path)).out)
     states = {(e["paper"], e["id"]): e["state"] for e in told}
     assert states["fedali", "T4"] == "can be run here"
-    assert states["flic", "T4"] == "in part: the rest needs textcaps"
+    assert states["flic", "T4"] == "in part: the rest needs textcaps, moabb"
 
 
 @pytest.mark.parametrize("near", [False, True])
