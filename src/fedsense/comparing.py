@@ -5,7 +5,6 @@ Why it is done like this: docs/adr/0012-comparing.md.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +23,7 @@ from fedsense.evaluation.reaching import Cost, Course, Reached, frontier, reach
 from fedsense.evaluation.summary import Row, check_selection, curve
 from fedsense.evaluation.worth import Worth, worth
 from fedsense.experiment import find_experiments
-from fedsense.result import Result, Spread, tell_apart
+from fedsense.result import Result, Spread, each_dataset, fingerprint, same_clients, tell_apart
 
 
 @dataclass(frozen=True)
@@ -113,7 +112,7 @@ def compare_results(
         raise UserError(f"there is no method '{against}' among these runs; {nearest(against, methods)}")
     _refuse_differing_data(results)
     notes += _notes(results, rows)
-    same = {dataset: _same_clients(of) for dataset, of in _by_dataset(results).items()}
+    same = {dataset: same_clients(of) for dataset, of in each_dataset(results).items()}
     alone = {r.method for r in results if r.algorithm == "local"}
     done = [result for result in results if result.finished]
     trials = sorted(_trials(done, rows, view, metric, weighted), key=lambda trial: trial.method not in alone)
@@ -192,7 +191,7 @@ def _notes(results: Sequence[Result], rows: Mapping[int, list[Row]]) -> list[str
     unfinished = [f"{r.method} seed {r.seed} ({r.done} of {r.rounds} rounds)" for r in results if not r.finished]
     if unfinished:
         notes.append(f"unfinished, and left out: {', '.join(unfinished)}")
-    for dataset, of in _by_dataset([result for result in results if result.finished]).items():
+    for dataset, of in each_dataset([result for result in results if result.finished]).items():
         ends = sorted({r.done for r in of})
         if len(ends) > 1:
             notes.append(f"{dataset}: runs end after different numbers of rounds ({', '.join(map(str, ends))})")
@@ -202,16 +201,9 @@ def _notes(results: Sequence[Result], rows: Mapping[int, list[Row]]) -> list[str
     return notes
 
 
-def _by_dataset(results: Sequence[Result]) -> dict[str, list[Result]]:
-    found: dict[str, list[Result]] = {}
-    for result in results:
-        found.setdefault(result.dataset, []).append(result)
-    return found
-
-
 def _refuse_differing_data(results: Sequence[Result]) -> None:
     """Methods are compared client by client: with one seed they must have had the same data."""
-    for dataset, of in _by_dataset(results).items():
+    for dataset, of in each_dataset(results).items():
         first: dict[int, Result] = {}
         for result in of:
             other = first.setdefault(result.seed, result)
@@ -221,28 +213,9 @@ def _refuse_differing_data(results: Sequence[Result]) -> None:
                 only = min(ours ^ theirs)
                 raise UserError(f"{names} have different clients ('{only}' is in one only); compare runs of the same "
                                 "data, or each with its own")  # fmt: skip
-            if _fingerprint(result) != _fingerprint(other) and _fingerprint(result) and _fingerprint(other):
+            if fingerprint(result) != fingerprint(other) and fingerprint(result) and fingerprint(other):
                 raise UserError(f"{names} are both of '{dataset}' with seed {result.seed}, but their data differ; "
                                 "compare runs of the same data")  # fmt: skip
-
-
-def _fingerprint(result: Result) -> str:
-    return result.fingerprint or (result.engine.federation.fingerprint if result.engine else "")
-
-
-def _same_clients(results: Sequence[Result]) -> bool:
-    """Whether a client's name is the same person in all seeds, and not one drawn anew; it need not be in each."""
-    if len({_fingerprint(r) for r in results}) == 1:
-        return True
-    return not any(r.synthetic or '"partition"' in r.data or _is_dealt(r) for r in results)
-
-
-def _is_dealt(result: Result) -> bool:
-    """Whether the dataset has no people of its own, and none was asked for."""
-    from fedsense.data import DATASETS, find_dataset
-
-    tables = json.loads(result.data)[0] if result.data else []
-    return any(find_dataset(table["name"]).dealt for table in tables if table.get("name") in DATASETS)
 
 
 def _trials(
@@ -282,7 +255,12 @@ def _targets(
                         "--against fedavg")  # fmt: skip
     if number == 0:
         raise UserError("--target 0% is reached before the first round; give a share above zero")
-    return {d: of[against] / number if lower else of[against] * number for d, of in means.items() if against in of}
+    found = {d: of[against] / number if lower else of[against] * number for d, of in means.items() if against in of}
+    if not lower and found and min(found.values()) > 1:
+        least = 100 * min(found.values())
+        raise UserError(f"--target {target} of {against}'s score is {least:.1f} %, and no score is above 100 %; give a "
+                        "smaller share")  # fmt: skip
+    return found
 
 
 def _courses(results: Sequence[Result], view: str, metric: str) -> list[Course]:
@@ -323,7 +301,7 @@ def _worth(
     shared = _trials(results, rows, "global", metric, weighted)
     lower = metric in LOWER_IS_BETTER
     found: list[Worth] = []
-    for dataset, of in _by_dataset(results).items():
+    for dataset, of in each_dataset(results).items():
         alone = _the(of, "local")
         federated = [r.method for r in of if r.algorithm not in ("local", "centralized")]
         mine = [t for t in personal if t.dataset == dataset and t.method in federated]

@@ -248,6 +248,32 @@ def tell_apart(results: Sequence[Result]) -> list[Result]:
     return apart
 
 
+def each_dataset(results: Sequence[Result]) -> dict[str, list[Result]]:
+    found: dict[str, list[Result]] = {}
+    for result in results:
+        found.setdefault(result.dataset, []).append(result)
+    return found
+
+
+def fingerprint(result: Result) -> str:
+    return result.fingerprint or (result.engine.federation.fingerprint if result.engine else "")
+
+
+def same_clients(results: Sequence[Result]) -> bool:
+    """Whether a client's name is the same person in all seeds, and not one drawn anew; it need not be in each."""
+    if len({fingerprint(r) for r in results}) == 1:
+        return True
+    return not any(r.synthetic or '"partition"' in r.data or _is_dealt(r) for r in results)
+
+
+def _is_dealt(result: Result) -> bool:
+    """Whether the dataset has no people of its own, and none was asked for."""
+    from fedsense.data import DATASETS, find_dataset
+
+    tables = json.loads(result.data)[0] if result.data else []
+    return any(find_dataset(table["name"]).dealt for table in tables if table.get("name") in DATASETS)
+
+
 def experiment_names(results: Iterable[Result]) -> dict[Path, str]:
     """Folders of experiments by name, with as much of the path as tells them apart."""
     places = list(dict.fromkeys(map(_place, results)))

@@ -237,6 +237,7 @@ def test_clients_drawn_anew_with_every_seed(here, tmp_path, monkeypatch):
         (["study", "--target", "much"], "--target much: give a score, as in 0.8"),
         (["study", "--target", "90%"], "name the reference, as in --against fedavg"),
         (["study", "--target", "0%", "--against", "local"], "above zero"),
+        (["study", "--target", "900%", "--against", "local"], "no score is above 100 %; give a smaller share"),
         (["study", "--picture", "cd.svg"], "there is only one"),
         (["study", "--out", "study"], "study cannot be written: it is a folder"),
         (["study", "--frontier", "there/costs.svg"], "there/costs.svg cannot be written: its folder is not there"),

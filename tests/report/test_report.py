@@ -117,6 +117,25 @@ def test_people_of_one_name_on_two_datasets_are_two(tmp_path):
     assert document("both", alike)["methods"] == found["methods"], "told apart here, if nobody has before"
 
 
+def test_people_drawn_anew_with_each_seed_are_others(tmp_path):
+    """Seed 0's a gains 30 and seed 1's a loses 10: two people, and not one who gains 10."""
+    for seed, alone, together in ((0, 0.5, 0.8), (1, 0.5, 0.4)):
+        for method, value in (("local", alone), ("fedavg", together)):
+            facts = {"fingerprint": f"drawn with {seed}"}
+            made(tmp_path, method, {"a": value, "b": 0.5}, seed=seed, **facts)
+    found = document("anew", results(tmp_path))
+    everyone = ["a of seed 0", "b of seed 0", "a of seed 1", "b of seed 1"]
+    assert found["people"] == {"personal": {"made-up": everyone}}
+    assert found["final"]["personal"]["accuracy"]["fedavg"] == [0.8, 0.5, 0.4, 0.5]
+    assert list(found["about"]["made-up"]) == everyone
+    assert found["curves"]["personal"]["accuracy"]["fedavg"]["mean"] == [0.55]
+    text = " ".join(found["summary"])
+    assert "2 clients at a time, 4 in all" in text
+    assert "1 client better in personal accuracy and 1 worse; 2 stay the same. Harmed: a of seed 1 (−10.0)." in text
+    (against,) = tables(found, "Against Local, client by client")
+    assert against["rows"] == [["fedavg", "1", "1", "2", "+5.0", "−10.0 (a of seed 1)"]]
+
+
 def test_an_unfinished_run_says_so_and_one_without_scores_is_no_failure(two):
     made_up.write(two / "fedy-seed0", made_up.about("fedy", 0, NAMES, 9), scores=[], ledger=made_up.ledger(NAMES, 1))
     found = document("two", results(two))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,9 @@ from fedsense.engine.folder import RUN_FILE, read_json
 from fedsense.engine.record import whole_lines, without_nan
 from fedsense.errors import UserError
 from fedsense.evaluation.metrics import LOWER_IS_BETTER
-from fedsense.evaluation.summary import Row
+from fedsense.evaluation.summary import POOLED, Row
 from fedsense.report.words import TITLES, summary
-from fedsense.result import Result, by_dataset, comparison, costs
+from fedsense.result import Result, by_dataset, comparison, costs, each_dataset, same_clients
 
 Matrix = NDArray[np.float64]  # client, evaluated round
 Document = dict[str, Any]
@@ -49,7 +49,9 @@ def document(
     """All a page shows, but for what needs models or recordings; ``selection`` is None for what each recipe says."""
     if len({(r.method, r.dataset) for r in results}) > len({r.method for r in results}):
         results = by_dataset(results)
-    runs = [Run(r, read_json(r.folder / RUN_FILE) if r.folder else {}, _rows(r, selection)) for r in results]
+    abouts = [read_json(r.folder / RUN_FILE) if r.folder else {} for r in results]
+    given = _own_people(list(zip(results, abouts, strict=True)))
+    runs = [Run(result, about, _rows(result, selection)) for result, about in given]
     scored = [run for run in runs if run.rows]
     people = _people(scored)
     cubes = _cubes(scored, people)
@@ -101,6 +103,37 @@ def light_lines(path: Path) -> list[dict[str, Any]]:
     if path.name.startswith("observations") and len(data) > LONG_FILE:
         data = data[data.rfind(b"\n", 0, data.rfind(b"\n")) + 1 :]
     return whole_lines(data)
+
+
+def _own_people(runs: Sequence[tuple[Result, Document]]) -> list[tuple[Result, Document]]:
+    """Where every seed draws clients of its own, a name means somebody else in each: they are named with their seed."""
+    data = each_dataset([result for result, _ in runs])
+    anew = {name for name, of in data.items() if len({r.seed for r in of}) > 1 and not same_clients(of)}
+    return [(_with_seed(r), _about_with_seed(about, r.seed)) if r.dataset in anew else (r, about) for r, about in runs]
+
+
+def _about_with_seed(about: Document, seed: int) -> Document:
+    return about | {kind: _named(about[kind], seed) for kind in ("clients", "newcomers") if kind in about}
+
+
+def _with_seed(result: Result) -> Result:
+    seed = result.seed
+    history = [
+        line | {"scores": {view: {split: {metric: _named(values, seed) for metric, values in metrics.items()}
+                                  for split, metrics in splits.items()} for view, splits in line["scores"].items()}}
+        for line in result.history
+    ]  # fmt: skip
+    return replace(
+        result,
+        history=history,
+        test_sizes=_named(result.test_sizes, seed),
+        held_out_sizes=_named(result.held_out_sizes, seed),
+        new_sizes=_named(result.new_sizes, seed),
+    )
+
+
+def _named(clients: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    return {who if who == POOLED else f"{who} of seed {seed}": value for who, value in clients.items()}
 
 
 def _rows(result: Result, selection: str | None) -> list[Row]:
