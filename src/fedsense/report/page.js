@@ -546,7 +546,7 @@ figure("together", "collaboration", {
   draw(c) {
     const { g, n, table, top, low, high } = this.read(), beside = c.w > 760, half = beside ? c.w / 2 - 12 : c.w;
     const longest = Math.max(...g.who.map((name) => width(name))), edgeOf = n <= 60 ? Math.min(longest + 10, half * 0.25) : 8;
-    const R = Math.min(half / 2 - edgeOf - 6, 190), [cx, cy] = [half / 2, R + edgeOf + 8];
+    const R = Math.min(half / 2 - edgeOf - 16, 190), [cx, cy] = [half / 2, R + edgeOf + 16];  // names begin 9 outside of R
     const spot = (i, r = R) => [cx + r * Math.cos((2 * Math.PI * i) / n - Math.PI / 2), cy + r * Math.sin((2 * Math.PI * i) / n - Math.PI / 2)];
     const lift = (w) => (high > low ? (w - low) / (high - low) : 1), links = [];
     top.forEach((teachers, i) => teachers.forEach(([w, j]) => {
@@ -566,7 +566,7 @@ figure("together", "collaboration", {
       const [tx, ty] = spot(i, R + 9);
       if (n <= 60) c.svg.append(say(tx, ty, squeeze(name, edgeOf), { "text-anchor": flip ? "end" : "start", "dominant-baseline": "middle", transform: `rotate(${flip ? angle + 180 : angle} ${tx} ${ty})`, fill: "var(--ink)" }));
     });
-    const left = Math.min(longest + 14, half * 0.3), down = 2 * (R + edgeOf) + 16, box = { x: (beside ? half + 24 : 0) + left, y: beside ? 44 : down + 44, edge: beside ? half + 24 : 0 };
+    const left = Math.min(longest + 14, half * 0.3), down = 2 * (R + edgeOf) + 32, box = { x: (beside ? half + 24 : 0) + left, y: beside ? 44 : down + 44, edge: beside ? half + 24 : 0 };
     box.w = (beside ? half : c.w) - left - 14;
     box.h = Math.min(box.w, 400);
     const stops = blues(), shade = (t) => along(stops, t);
