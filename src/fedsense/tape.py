@@ -223,7 +223,8 @@ class _Operation(NamedTuple):
     def function(self) -> Any:
         """What to call: PyTorch's own function, where there is one, is reached faster than the operation."""
         own = getattr(self.func, "_op", self.func)
-        if self.changes or self.func is aten.index.Tensor:  # whose places may be left empty
+        places = any(str(a.type) == "List[Optional[Tensor]]" for a in self.func._schema.arguments)
+        if self.changes or places:  # which may be left empty, as in x[:, i]
             return own
         return getattr(torch._C._VariableFunctions, self.func.overloadpacket.__name__, own)
 
