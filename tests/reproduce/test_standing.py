@@ -61,10 +61,19 @@ def test_better_worse_and_not_shown_by_rows_of_the_table():
     assert [text.rsplit(" ", 1)[0] for text in found.not_shown] == ["The same"]
 
 
-def test_nothing_is_said_of_few_seeds_nor_of_figures():
+def test_nothing_is_said_of_few_seeds_nor_without_the_papers_method():
     assert judged(4) == []
-    assert judged(5, shows="lines") == []
     assert judged(5, rows=[row for row in TABLE["rows"] if row["method"] != "mine"]) == []
+
+
+def test_a_figure_is_judged_setting_by_setting():
+    """A line a method, a point a setting: all pairs of all settings are corrected for together."""
+    settings = [{"name": f"α={many}", "setting": f"removed-{many}", "metric": "macro-f1"} for many in (0, 2)]
+    found = judged(5, ("removed-0", "removed-2"), shows="lines", draw="lines", columns=settings)
+    assert [one.dataset for one in found] == ["made-up (α=0)", "made-up (α=2)"]
+    for one in found:
+        assert [text.rsplit(" ", 1)[0] for text in one.better] == ["Far below"]
+        assert [text.rsplit(" ", 1)[0] for text in one.not_shown] == ["The same"]
 
 
 def test_methods_may_be_columns_and_a_dataset_in_several_rows():

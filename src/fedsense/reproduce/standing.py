@@ -1,4 +1,4 @@
-"""How the paper's method stands in a table of ours: `fedsense compare`'s verdicts, where there are seeds enough."""
+"""How the paper's method stands in a table or figure of ours: `fedsense compare`'s verdicts, where there are seeds enough."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Standing:
 
 
 def standings(plan: Plan, paper: str, runs: Mapping[str, Mapping[str, Sequence[Result]]]) -> list[Standing]:
-    """Of every score a table has; none of a figure, nor where pairs have fewer than five seeds in common."""
+    """Of every score a table or figure has; none where pairs have fewer than five seeds in common."""
     item = plan.item
-    entries = [] if item.is_figure or item.own else computed(item)
+    entries = [] if item.own else computed(item)
     scored = [e for e in entries if e.cell.measure == "score" and not plan.of(e.cell).lacking]
     names = {_name_and_place(item, e)[0]: e.cell.method for e in scored}
     ours = [name for name, method in names.items() if method == paper]
