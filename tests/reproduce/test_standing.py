@@ -51,7 +51,8 @@ def judged(seeds, places=("here",), **item):
 
 def test_better_worse_and_not_shown_by_rows_of_the_table():
     (found,) = judged(5)
-    assert (found.row, found.dataset, found.metric, found.summary) == ("Ours (α=1)", "made-up", "macro-f1", "final")
+    assert (found.row, found.dataset) == ("Ours (α=1)", "made-up")
+    assert (found.score, found.summary) == ("personal macro-f1", "final")
     ((better, gain),) = [text.rsplit(" ", 1) for text in found.better]
     assert better == "Far below"
     assert float(gain) == pytest.approx(30, abs=2)
@@ -93,11 +94,11 @@ def test_methods_may_be_columns_and_a_dataset_in_several_rows():
 
 
 def test_the_table_of_standings():
-    one = Standing("Ours", "hapt", "accuracy", "final", ["Low +3.0"], [], ["A −0.1", "B +0.2"])
-    text = "hapt, accuracy (final): Ours is better than Low +3.0; not shown to differ from A −0.1, B +0.2"
+    one = Standing("Ours", "hapt", "accuracy", "final", ["Low +3.0"], [], ["A −0.1", "B +0.2"], "global")
+    text = "hapt, global accuracy (final): Ours is better than Low +3.0; not shown to differ from A −0.1, B +0.2"
     assert str(one) == text
     grid = table([one])
-    assert grid.rows == [["hapt accuracy", "Low +3.0", "–", "A −0.1, B +0.2"]]
+    assert grid.rows == [["hapt global accuracy", "Low +3.0", "–", "A −0.1, B +0.2"]]
     assert "scores: final" in grid.caption
 
 

@@ -1,4 +1,4 @@
-"""How the paper's method stands in a table or figure of ours: `fedsense compare`'s verdicts, where there are seeds enough."""
+"""How the paper's method stands in a table or figure: `fedsense compare`'s verdicts, where there are seeds enough."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedsense.result import Grid, Result
 
 @dataclass
 class Standing:
-    """The paper's method on one dataset, by one metric: rows of the table it is better than, worse than, or neither."""
+    """The paper's method on one dataset, in one view and metric: rows it is better than, worse than, or neither."""
 
     row: str  # what the table calls the method
     dataset: str
@@ -26,11 +26,16 @@ class Standing:
     better: list[str] = field(default_factory=list)
     worse: list[str] = field(default_factory=list)
     not_shown: list[str] = field(default_factory=list)
+    view: str = ""
 
     def __str__(self) -> str:
         kinds = {"better than": self.better, "worse than": self.worse, "not shown to differ from": self.not_shown}
         told = "; ".join(f"{kind} {', '.join(names)}" for kind, names in kinds.items() if names)
-        return f"{self.dataset}, {self.metric} ({self.summary}): {self.row} is {told}"
+        return f"{self.dataset}, {self.score} ({self.summary}): {self.row} is {told}"
+
+    @property
+    def score(self) -> str:
+        return f"{self.view} {self.metric}".strip()
 
 
 def standings(plan: Plan, paper: str, runs: Mapping[str, Mapping[str, Sequence[Result]]]) -> list[Standing]:
@@ -55,7 +60,7 @@ def standings(plan: Plan, paper: str, runs: Mapping[str, Mapping[str, Sequence[R
         enough = [pair for pair in compared.pairs if pair.seeds >= ENOUGH_SEEDS]
         for dataset in dict.fromkeys(pair.dataset for pair in enough):
             mine = [pair for pair in enough if pair.dataset == dataset]
-            found.append(_judged(Standing(ours[0], dataset, metric, summary), mine, compared))
+            found.append(_judged(Standing(ours[0], dataset, metric, summary, view=view), mine, compared))
     return found
 
 
@@ -101,7 +106,7 @@ def table(standings: Sequence[Standing]) -> Grid:
     """A line a dataset and metric."""
     header = [standings[0].row, "is better than", "is worse than", "no difference shown"]
     body = [
-        [f"{one.dataset} {one.metric}", *(", ".join(names) or "–" for names in (one.better, one.worse, one.not_shown))]
+        [f"{one.dataset} {one.score}", *(", ".join(names) or "–" for names in (one.better, one.worse, one.not_shown))]
         for one in standings
     ]
     rounds = ", ".join(dict.fromkeys(one.summary for one in standings))
