@@ -67,6 +67,11 @@ def test_nothing_is_said_of_few_seeds_nor_without_the_papers_method():
     assert judged(5, rows=[row for row in TABLE["rows"] if row["method"] != "mine"]) == []
 
 
+def test_runs_of_two_names_are_not_compared_with_themselves():
+    (found,) = judged(5, rows=[*TABLE["rows"], {"name": "Ours once more", "method": "mine"}])
+    assert [text.rsplit(" ", 1)[0] for text in found.not_shown] == ["The same"]
+
+
 def test_a_figure_is_judged_setting_by_setting():
     """A line a method, a point a setting: all pairs of all settings are corrected for together."""
     settings = [{"name": f"α={many}", "setting": f"removed-{many}", "metric": "macro-f1"} for many in (0, 2)]

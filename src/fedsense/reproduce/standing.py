@@ -73,10 +73,13 @@ def _name_and_place(item: Item, entry: Entry) -> tuple[str, str]:
 
 
 def _renamed(plan: Plan, entries: Sequence[Entry], runs: Mapping[str, Mapping[str, Sequence[Result]]]) -> list[Result]:
-    """Runs by the table's names; a dataset that is in several places of it has theirs, too."""
+    """Runs by the table's names, once each; a dataset that is in several places of it has theirs, too."""
     found: dict[tuple[str, str], list[Result]] = {}  # place, name → its runs
+    names: dict[tuple[str, str], str] = {}  # experiment, method → what the table calls it first
     for entry in entries:
         name, place = _name_and_place(plan.item, entry)
+        if names.setdefault((plan.of(entry.cell).name, entry.cell.method), name) != name:
+            continue
         finished = [r for r in runs[plan.of(entry.cell).name].get(entry.cell.method, ()) if r.finished]
         found.setdefault((place, name), finished)
     places: dict[str, set[str]] = {}
