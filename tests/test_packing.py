@@ -10,6 +10,7 @@ import pytest
 from conftest import SMALL_RECIPE
 from fedsense.cli import _run as cli
 from fedsense.errors import UserError
+from fedsense.experiment import _refuse_changes
 from fedsense.packing import opened, pack
 
 RECIPE = SMALL_RECIPE.replace("rounds = 4", "rounds = 2").replace("[0, 1]", "[0]").replace('"small"', '"packed"')
@@ -124,6 +125,26 @@ def test_altered_measurements_are_refused(place, capfd):
     code, _, errors = say(capfd, "run", "packed.toml", "--resume")
     assert code != 0
     assert "scores.jsonl was altered" in errors
+
+
+def test_where_files_lie_is_nobodys_business_and_no_change(place, capfd):
+    """Recordings and beginnings are named by their file; from another folder the same experiment goes on."""
+    folder = unpacked(place)
+    for path in (folder / "recipe.json", folder / "fedavg-seed0" / "run.json"):
+        about = json.loads(path.read_text())
+        recipe = about.get("recipe", about)
+        recipe["data"] |= {"root": "/home/anna/clinic/walks.zip"}
+        recipe["model"] |= {"start": "/home/anna/clinic/begun.safetensors"}
+        path.write_text(json.dumps(about, indent=1))
+    pack([folder], place / "shared.tar.xz")
+    with tarfile.open(place / "shared.tar.xz") as archive:
+        texts = [archive.extractfile(entry).read().decode() for entry in archive]
+    assert not [text for text in texts if "anna" in text]
+    assert sum('"walks.zip"' in text and '"begun.safetensors"' in text for text in texts) == 2
+    began = {"rounds": 2, "finish": False, "seeds": [0], "data": {"name": "folder", "root": "walks.zip"}}
+    _refuse_changes(began, began | {"data": {"name": "folder", "root": "/mnt/walks.zip"}}, folder)
+    with pytest.raises(UserError, match=r"'data\.root' differs"):
+        _refuse_changes(began, began | {"data": {"name": "folder", "root": "/mnt/runs.zip"}}, folder)
 
 
 def test_what_is_not_finished_is_left_out_and_named(experiment, place, capfd):

@@ -19,7 +19,16 @@ from typing import Any, Protocol
 
 from fedsense.engine.checkpoint import is_packed
 from fedsense.engine.executors import Executor
-from fedsense.engine.folder import FREE_SETTINGS, RUN_FILE, alone, read_json, refuse_fewer_rounds, write_json
+from fedsense.engine.folder import (
+    FREE_SETTINGS,
+    RECIPE_FILE,
+    RUN_FILE,
+    alone,
+    read_json,
+    refuse_fewer_rounds,
+    without_folders,
+    write_json,
+)
 from fedsense.engine.rounds import Engine, Listener
 from fedsense.engine.settings import HELD_OUT, NEW_CLIENT, Settings
 from fedsense.engine.site import forget_peak
@@ -29,7 +38,7 @@ from fedsense.packing import opened
 from fedsense.recipe import Recipe, make_recipe
 from fedsense.result import Result, report_json
 
-RECIPE_FILE, SUMMARY_FILE = "recipe.json", "summary.json"
+SUMMARY_FILE = "summary.json"
 FREE = (*FREE_SETTINGS, "description", "paper", "track")  # may differ when an experiment goes on
 GROWING = ("seeds", "method")  # may become more
 
@@ -229,6 +238,7 @@ def find_experiments(folder: Path) -> list[Path]:
 
 
 def _refuse_changes(before: Mapping[str, Any], after: Mapping[str, Any], folder: Path) -> None:
+    before, after = without_folders(before), without_folders(after)
     before = {"finish": False, **before}  # of experiments begun before there was any finishing
     for key in sorted({*before, *after}):
         then, now = before.get(key), after.get(key)

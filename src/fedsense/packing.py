@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from fedsense.engine.checkpoint import PACKED_FILE, standing
-from fedsense.engine.folder import RUN_FILE, read_json, write_atomically
+from fedsense.engine.folder import RECIPE_FILE, RUN_FILE, read_json, without_folders, write_atomically
 from fedsense.errors import UserError
 
 KINDS = (".json", ".jsonl", ".md", ".svg")
@@ -53,7 +53,7 @@ def pack(folders: Sequence[Path], file: Path) -> Packed:
                     runs += 1
                     stands = json.dumps(standing(path.parent), indent=1).encode()
                     _add(archive, inside.with_name(PACKED_FILE), stands)
-                _add(archive, inside, path.read_bytes())
+                _add(archive, inside, _shown(path))
     if not runs:
         why = f"{len(unfinished)} that are not finished" if unfinished else "none"
         raise UserError(f"there is no finished run to pack in {', '.join(map(str, folders))} ({why})")
@@ -98,6 +98,13 @@ def _files(folder: Path) -> Iterator[Path]:
         inside = path.relative_to(folder).parts
         if path.suffix in KINDS and path.is_file() and path.name != PACKED_FILE and not set(inside) & set(LEFT):
             yield path
+
+
+def _shown(path: Path) -> bytes:
+    """What a file holds, but not in which folders of this machine anything lies."""
+    if path.name not in (RUN_FILE, RECIPE_FILE):
+        return path.read_bytes()
+    return json.dumps(without_folders(read_json(path)), indent=1).encode()
 
 
 def _add(archive: tarfile.TarFile, name: Path, data: bytes) -> None:

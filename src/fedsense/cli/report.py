@@ -24,10 +24,9 @@ def report(
 ) -> None:
     """One page of runs, in a file of its own: words, tables, figures."""
     from fedsense.comparing import read
-    from fedsense.engine.folder import read_json, write_atomically
+    from fedsense.engine.folder import RECIPE_FILE, read_json, write_atomically
     from fedsense.errors import UserError
     from fedsense.evaluation.summary import check_selection
-    from fedsense.experiment import RECIPE_FILE
     from fedsense.report.deep import deepen
     from fedsense.report.gather import document, light_lines
     from fedsense.report.page import page

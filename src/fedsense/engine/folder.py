@@ -14,6 +14,7 @@ from typing import Any
 from fedsense.errors import UserError
 
 RUN_FILE = "run.json"
+RECIPE_FILE = "recipe.json"  # of an experiment
 # What makes a run this run; a folder that holds another one is refused.
 IDENTITY = ("method", "parameters", "seed", "model", "federation", "task", "fingerprint", "settings")
 # What may differ when a run goes on: how far, and where it runs. Neither changes a number of the rounds already done.
@@ -44,6 +45,19 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}); choose another folder (--out)") from error
+
+
+def without_folders(value: Any) -> Any:
+    """A recipe, or what a run says of itself, with files (``root``, ``start``) by name: where they lie is no matter.
+
+    That they hold the same is known by their fingerprints.
+    """
+    if isinstance(value, Mapping):
+        return {
+            key: Path(entry).name if key in ("root", "start") and isinstance(entry, str) else without_folders(entry)
+            for key, entry in value.items()
+        }
+    return [without_folders(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
 def refuse_another(folder: Path, about: Mapping[str, Any]) -> None:

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from fedsense.engine.folder import RUN_FILE, digest_of, read_json
+from fedsense.engine.folder import RECIPE_FILE, RUN_FILE, digest_of, read_json
 from fedsense.engine.record import whole_lines
 from fedsense.errors import UserError
-from fedsense.experiment import RECIPE_FILE, find_runs, planned
+from fedsense.experiment import find_runs, planned
 from fedsense.report.gather import LONG_FILE, Document, document
 from fedsense.report.page import page
 from fedsense.result import Result
