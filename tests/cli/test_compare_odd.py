@@ -5,7 +5,11 @@ import io
 import json
 
 import pytest
+from rich.console import Console
 from test_compare import CLIENTS, document, write_run, write_study
+
+from fedsense.cli.compare import show_grid
+from fedsense.result import Grid
 
 VALUES = dict.fromkeys(CLIENTS, 0.5)
 RECIPE = {"data": {"name": "m"}, "name": "n", "description": "", "rounds": 2}
@@ -306,3 +310,16 @@ def test_a_gallery_writes_over_nobodys_notes(here, tmp_path):
     for _ in range(2):
         assert here("gallery", "Mine", "study")[0] == 0
     assert "### n\n" in (tmp_path / "mine.md").read_text()
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+def test_a_verdict_is_not_lost_behind_long_names(width):
+    header = ["method", "over", "gain", "effect", "+/−", "p clients", "p", "verdict"]
+    names = ["fedavg-pretrained/fedavg", "fedavg-scratch/fedavg"]
+    verdict = "fedavg-pretrained/fedavg is better"
+    console = Console(width=width, file=io.StringIO())
+    show_grid(console, Grid(header, [[*names, "+16.9 [−14.2, +19.1]", "+0.95", "127/13", "<0.001", "0.001", verdict]]))
+    lines = [line for line in console.file.getvalue().splitlines()[2:] if line.strip()]
+    assert max(map(len, lines)) <= width
+    column = console.file.getvalue().splitlines()[0].index("verdict")
+    assert "".join(line[column:].strip() for line in lines).replace(" ", "") == verdict.replace(" ", "")

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from fedsense.comparing import Comparison
     from fedsense.result import Grid
 
-NAME_WIDTH = 14  # on the screen names of methods up to this stay in one piece
+NAME_WIDTH = 14  # on the screen names of methods up to this stay in one piece, where there is room
+TOLD_WIDTH = 14  # of a verdict; as a table that is too wide takes from its widest column first, no less than a name
 
 
 class Format(StrEnum):
@@ -153,12 +154,22 @@ def show_grid(console: object, grid: Grid, stacked: bool = False) -> None:
 
     assert isinstance(console, Console)
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0 if stacked else (0, 1, 0, 0))
-    for number, column in enumerate(grid.header):
-        title = column.replace(" ", "\n", 1) if stacked else column
-        text = not number or column in WORDS
-        longest = max((len(row[number]) for row in grid.rows), default=0)
-        least = min(longest, NAME_WIDTH) if column in ("method", "over") else None  # names stay whole, verdicts fold
-        table.add_column(title, justify="left" if text else "right", overflow="fold", no_wrap=not text, min_width=least)
+    longest = [max(map(len, column)) for column in zip(*grid.rows, strict=True)] or [0] * len(grid.header)
+    words = [not number or column in WORDS for number, column in enumerate(grid.header)]
+    names = [column in ("method", "over") for column in grid.header]
+    # What numbers leave is for names and for what is told (verdicts): these fold, and names, too, before any is lost.
+    numbers = sum(max(len(c), n) for c, n, text in zip(grid.header, longest, words, strict=True) if not text)
+    told = TOLD_WIDTH * (sum(words) - sum(names))
+    room = max((console.width - numbers - 2 * len(words) - told) // max(sum(names), 1), 6)
+    for column, most, text, name in zip(grid.header, longest, words, names, strict=True):
+        table.add_column(
+            column.replace(" ", "\n", 1) if stacked else column,
+            justify="left" if text else "right",
+            overflow="fold",
+            no_wrap=not text,
+            min_width=min(most, NAME_WIDTH, room) if name else None,
+            max_width=room if name and not stacked else None,
+        )
     for row in grid.rows:
         table.add_row(*map(escape, row))
     console.print(table)
