@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from fedsense.comparing import Comparison
     from fedsense.result import Grid
 
-NAME_WIDTH = 14  # on the screen names of methods up to this stay in one piece, where there is room
-TOLD_WIDTH = 14  # of a verdict; as a table that is too wide takes from its widest column first, no less than a name
+# On the screen names of methods up to this stay in one piece where there is room; a verdict has as much.
+NAME_WIDTH = 14
 
 
 class Format(StrEnum):
@@ -159,7 +159,7 @@ def show_grid(console: object, grid: Grid, stacked: bool = False) -> None:
     names = [column in ("method", "over") for column in grid.header]
     # What numbers leave is for names and for what is told (verdicts): these fold, and names, too, before any is lost.
     numbers = sum(max(len(c), n) for c, n, text in zip(grid.header, longest, words, strict=True) if not text)
-    told = TOLD_WIDTH * (sum(words) - sum(names))
+    told = NAME_WIDTH * (sum(words) - sum(names))  # no less: a table too wide takes from its widest column first
     room = max((console.width - numbers - 2 * len(words) - told) // max(sum(names), 1), 6)
     for column, most, text, name in zip(grid.header, longest, words, names, strict=True):
         table.add_column(

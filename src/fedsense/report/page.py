@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
-from fedsense.engine.folder import read_json, write_atomically
+from fedsense.engine.folder import RECIPE_FILE, read_json, write_atomically
 from fedsense.report.figures import curves, svg
 from fedsense.report.gather import Document, document
 from fedsense.result import Result
@@ -19,7 +19,7 @@ def write(folder: Path, results: Sequence[Result]) -> None:
     shown = [result for result in results if result.history and result.history[-1]["scores"]]
     if not shown:
         return
-    found = document(folder.name, shown, read_json(folder / "recipe.json"))
+    found = document(folder.name, shown, read_json(folder / RECIPE_FILE))
     found["left_out"].append(
         ["Confusion matrices, class × client, embeddings", f"they need models and recordings: fedsense report {folder}"]
     )
