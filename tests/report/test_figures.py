@@ -1,4 +1,4 @@
-"""The picture of which client has how much of which class."""
+"""The pictures of which client has how much of which class, and of samples in the plane."""
 
 from itertools import pairwise
 
@@ -7,7 +7,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from fedsense.federation import Federation
-from fedsense.report.figures import BLUES, _Scale, class_counts
+from fedsense.report.figures import BLUES, Moment, _Scale, class_counts, embeddings
 from fedsense.work import stream
 
 
@@ -126,3 +126,20 @@ def test_names_are_not_taken_for_formulas_and_long_ones_are_cut():
     assert figure.get_suptitle().count("…") == 1
     assert figure.get_size_inches()[0] <= 14
     assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["$\\wrong{$ 0", "$\\wrong{$ 1"]
+
+
+@pytest.mark.parametrize(("classes", "present"), [(12, 12), (12, 3), (5, 5), (25, 25)])
+def test_the_classes_of_samples_are_named_inside_the_picture_and_told_apart(classes, present):
+    names = [f"walking-down-stairs-{number}" for number in range(classes)]
+    labels = np.repeat(np.arange(present), 2)
+    points = stream(0).normal(size=(len(labels), 2))
+    moment = Moment("one", points, labels, np.zeros(len(labels), int), np.zeros((0, 2)), ())
+    figure = embeddings([moment, moment], names)
+    FigureCanvasAgg(figure).draw()
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == names[:present]  # only those that are to be seen
+    box, page = legend.get_window_extent(), figure.bbox
+    assert page.x0 <= box.x0
+    assert box.x1 <= page.x1
+    colours = [tuple(handle.get_facecolor()[0]) for handle in legend.legend_handles]
+    assert len(set(colours)) == min(present, 20)

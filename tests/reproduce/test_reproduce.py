@@ -5,6 +5,7 @@ import re
 import shutil
 import tarfile
 
+import numpy as np
 import pytest
 
 from conftest import real
@@ -284,6 +285,45 @@ def test_figures_of_models_on_real_recordings(tmp_path, monkeypatch, capfd):
         reproduce(capfd, "fedcoad", item, *quick)
     pictures = sorted(path.name for path in (tmp_path / "runs" / "reproduce" / "fedcoad-small").glob("*.svg"))
     assert pictures == ["F2.svg", "F5.svg", "F7-FS+LS+QS.svg", "F7-FS+LS.svg", "F7-FS+QS.svg", "F7-FS.svg"]
+
+
+def test_a_figure_without_numbers_has_no_table_and_says_what_it_is_of(place, capfd, monkeypatch):
+    only_seen = """
+[[figure]]
+id = "F3"
+title = "Who confuses what"
+printed = "Fig. 3"
+shows = "a matrix"
+draw = "confusion"
+setting = "there"
+columns = [{ name = "HHAR" }]
+rows = [{ name = "FedAvg", method = "fedavg", view = "generalisation" }]
+"""
+    from fedsense.reproduce import pictures
+
+    answer = (
+        np.zeros((3, 2)),
+        np.array([0, 0, 2]),
+        np.array([0, 2, 2]),
+        np.zeros(3),
+        ("walking", "nobody's", "sitting"),
+    )
+    monkeypatch.setattr(pictures, "_said", lambda *args, **kwargs: answer)
+    (place / "card.toml").write_text(CARD + only_seen)
+    said = reproduce(capfd, "card.toml", "F3", "--scale", "small", "--nearest").out
+    of = r"on synthetic-imu: 2 clients, \d+ samples to train on, 2 of 2 rounds"
+    assert re.search(of, " ".join(said.split()))
+    assert "ours" not in said
+    drawn = (place / "runs" / "reproduce" / "made-up-small" / "F3.svg").read_text()
+    assert "sitting" in drawn
+    assert "nobody" not in drawn  # a class that is neither there nor taken for another
+    text = (place / "runs" / "reproduce" / "made-up-small" / "reproduced.md").read_text()
+    assert re.search(of, text)
+    assert "| row |" not in text
+    gallery(capfd, "card.toml", "--out", "mine.md")
+    page = (place / "mine.md").read_text()
+    assert re.search(of, page)
+    assert "On synthetic-imu, as hhar is not there." in page
 
 
 def gallery(capfd, *words, code=0):

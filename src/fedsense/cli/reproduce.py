@@ -211,7 +211,7 @@ def _print(outcome: Outcome, folder: Path) -> None:
     from rich.table import Table
 
     console = Console(highlight=False)
-    if outcome.lines:
+    if outcome.has_numbers:
         grid = outcome.grid()
         table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
         for number, column in enumerate(grid.header):
@@ -223,7 +223,8 @@ def _print(outcome: Outcome, folder: Path) -> None:
             table.add_row(*("" if i == 0 and cell == last else cell for i, cell in enumerate(row)))
             last = row[0]
         console.print(table)
-        console.print(grid.caption, style="dim")
+    if outcome.lines:
+        console.print(outcome.caption(), style="dim")
     for one in outcome.standings:
         console.print(f"\n{one}", markup=False)
     for name in outcome.pictures:

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from matplotlib import colormaps, rc_context
 from matplotlib.axes import Axes
-from matplotlib.colors import ListedColormap, LogNorm
+from matplotlib.colors import ListedColormap, LogNorm, to_hex
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
@@ -25,6 +25,7 @@ from fedsense.result import Result
 
 # Okabe and Ito's colours, told apart with any kind of colour vision
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8B6914")
+MANY_COLOURS = tuple(to_hex(colormaps["tab20"](i)) for i in (*range(0, 20, 2), *range(1, 20, 2)))  # the strong first
 BLUES = ListedColormap(colormaps["Blues"](np.linspace(0.25, 1, 256)))  # the fewest are still blue; none is white
 SMALL = 8  # points, of names
 WIDEST = 10.5  # inches, of a grid; with names and colour bar it is a page across
@@ -84,7 +85,7 @@ def embeddings(moments: Sequence[Moment], classes: Sequence[str], rows: int = 1)
     across = len(moments) // rows
     figure = Figure(figsize=(3.6 * across, 0.3 + 3.6 * rows), layout="constrained")
     panels = figure.subplots(rows, across, squeeze=False).ravel()
-    colours = [COLOURS[i % len(COLOURS)] for i in range(len(classes))]
+    colours = COLOURS if len(classes) <= len(COLOURS) else MANY_COLOURS * (1 + len(classes) // len(MANY_COLOURS))
     for axes, moment in zip(panels, moments, strict=True):
         for client in np.unique(moment.client):
             marker = "o^sDvP"[int(client) % 6]
@@ -98,9 +99,12 @@ def embeddings(moments: Sequence[Moment], classes: Sequence[str], rows: int = 1)
         axes.set_title(moment.title, fontsize=9)
         axes.set_xticks([])
         axes.set_yticks([])
-    for name, colour in zip(classes, colours, strict=True):
-        panels[0].scatter([], [], color=colour, s=20, label=name)
-    figure.legend(loc="outside lower center", ncols=min(8, len(classes)), fontsize=8, frameon=False)
+    seen = sorted({int(label) for m in moments for label in (*m.label, *m.anchor_labels)})
+    for label in seen:
+        panels[0].scatter([], [], color=colours[label], s=20, label=classes[label])
+    names = [classes[label] for label in seen]
+    room = int(figure.get_figwidth() / (_inches(names) + 0.45))  # beside a name are its mark and a gap
+    figure.legend(loc="outside lower center", ncols=max(1, min(room, len(names))), fontsize=SMALL, frameon=False)
     return figure
 
 

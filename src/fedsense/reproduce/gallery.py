@@ -169,9 +169,11 @@ def _item(card: Card, item: Item, outcome: Outcome, scale: Scale, reproduced: Pa
         yield _picture(item.title, (reproduced / name).read_bytes(), pictures / name)
     if any(line.ours is not None for line in outcome.lines):
         yield side_by_side(outcome.lines, outcome.caption()).markdown()
+    elif outcome.pictures and outcome.caption():
+        yield outcome.caption()
     if outcome.standings:
         yield table(outcome.standings).markdown()
-    if not outcome.lines:
+    if not outcome.has_numbers:
         yield from (f"On {ours}, as {theirs} is not there." for ours, theirs in outcome.instead)
     for lack in outcome.lacking:
         yield f"Without {lack['dataset']}, which is not there: {lack['how']}."

@@ -81,6 +81,11 @@ class Outcome:
     def with_pictures(self, names: list[str]) -> Outcome:
         return replace(self, pictures=names)
 
+    @property
+    def has_numbers(self) -> bool:
+        """Whether there is anything to put in a table; some figures are only to be looked at."""
+        return any(line.ours is not None or line.published is not None for line in self.lines)
+
     def grid(self) -> Grid:
         """Row, column, published, ours, difference; where nothing is published, only ours."""
         if all(line.published is None for line in self.lines):
@@ -101,8 +106,9 @@ class Outcome:
     def caption(self) -> str:
         seeds = {line.run for line in self.lines if line.seeds}
         count = f"{min(seeds)} to {max(seeds)}" if len(seeds) > 1 else f"{max(seeds, default=0)}"
-        parts = [self.unit and f"in {self.unit}", *([f"{count} seed{'s' * (count != '1')}"] if seeds else [])]
-        parts += [*map(_rounds_of, self.summaries), *self._run_on(), self.note]
+        numbers = [self.unit and f"in {self.unit}", *([f"{count} seed{'s' * (count != '1')}"] if seeds else [])]
+        numbers += map(_rounds_of, self.summaries)
+        parts = [*(numbers if self.has_numbers else []), *self._run_on(), self.note]
         return "; ".join(filter(None, parts))
 
     def _run_on(self) -> Iterator[str]:
@@ -376,12 +382,12 @@ def _markdown(outcome: Outcome) -> str:
     text = [f"## {outcome.id}: {outcome.title}\n"]
     if outcome.shows:
         text.append(f"The paper's shows {outcome.shows}.\n")
-    if outcome.note and not outcome.lines:
-        text.append(f"{outcome.note}\n")
+    if not outcome.has_numbers and outcome.caption():
+        text.append(f"{outcome.caption()}\n")
     for lack in outcome.lacking:
         text.append(f"Not run, for want of {lack['dataset']}: {lack['how']}\n")
     text += [f"![{outcome.title}]({name})\n" for name in outcome.pictures]
-    if outcome.lines:
+    if outcome.has_numbers:
         text.append(f"{outcome.grid().markdown()}\n")
     if outcome.standings:
         text.append(f"{table(outcome.standings).markdown()}\n")

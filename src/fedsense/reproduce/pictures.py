@@ -161,6 +161,8 @@ def _confusion(plan: Plan, entries: Sequence[Entry], runs: Mapping[str, Runs]) -
         _, said, truth, _, classes = _said(result, (), most=None)
         counts = np.zeros((len(classes), len(classes)))
         np.add.at(counts, (truth, said), 1)
+        seen = np.flatnonzero(counts.sum(0) + counts.sum(1))  # a dataset may have classes that nobody here has
+        counts, classes = counts[np.ix_(seen, seen)], tuple(classes[i] for i in seen)
         shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
         axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
         for (i, j), share in np.ndenumerate(shares):
