@@ -170,6 +170,8 @@ def test_a_dry_run_says_what_would_be_run(place, capfd):
     assert there["lacking"] == ["hhar"]
     assert figure["experiments"][0]["command"] == "fedsense run made-up.toml"
     assert by_hand["experiments"] == []
+    (place / "card.toml").write_text(CARD.replace('draw = "curves"', 'draw = "counts"'))
+    assert "drawn from the data alone; nothing is run" in reproduce(capfd, "card.toml", "F1", "--dry-run").out
     assert not (place / "runs").exists()
 
 

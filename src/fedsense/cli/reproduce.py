@@ -187,6 +187,9 @@ def _dry(plan: Plan, ways: Ways, folder: Path, lacking: list[dict[str, str]], sa
         made = {"folder": str(job.folder), "own": plan.item.own, "seeds": list(job.seeds), "done": done,
                 "lacking": plan.lacking}  # fmt: skip
         return {"id": plan.item.id, "title": plan.item.title, "lacking": lacking, "experiments": [made]}
+    if plan.item.draw == "counts":
+        say("  drawn from the data alone; nothing is run")
+        return {"id": plan.item.id, "title": plan.item.title, "lacking": lacking, "experiments": told}
     for each in plan.experiments.values():
         labels, seeds = list(each.recipe.methods()), list(each.recipe.seeds)
         overrides = [*each.overrides, *([] if ways.seeds is None else [f"seeds={seeds}"])]
