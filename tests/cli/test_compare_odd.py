@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from test_compare import CLIENTS, document, write_run, write_study
 
-from fedsense.cli.compare import show_grid
+from fedsense.cli.compare import share_width, show_grid
 from fedsense.result import Grid
 
 VALUES = dict.fromkeys(CLIENTS, 0.5)
@@ -323,3 +323,35 @@ def test_a_verdict_is_not_lost_behind_long_names(width):
     assert max(map(len, lines)) <= width
     column = console.file.getvalue().splitlines()[0].index("verdict")
     assert "".join(line[column:].strip() for line in lines).replace(" ", "") == verdict.replace(" ", "")
+
+
+def test_words_are_broken_only_where_they_do_not_fit():
+    header = ["method", "over", "gain", "effect", "+/−", "p clients", "p", "verdict"]
+    row = ["protohar", "fedavg", "+6.3 [+3.7, +8.7]", "+0.57", "71/28", "<0.001", "0.004", "protohar is better"]
+    console = Console(width=80, file=io.StringIO())
+    show_grid(console, Grid(header, [row]))
+    assert {"protohar", "fedavg", "is", "better"} <= set(console.file.getvalue().split())
+
+
+@pytest.mark.parametrize(
+    ("space", "columns", "widths"),
+    [
+        (30, [["aa", "b"], ["cc dd"]], [2, 5]),  # there is room for all
+        (
+            22,
+            [["method", "protohar"], ["over", "fedavg"], ["verdict", "protohar is better"]],
+            [8, 6, 8],
+        ),  # to the letter
+        (
+            21,
+            [["method", "protohar"], ["over", "fedavg"], ["verdict", "protohar is better"]],
+            [7, 6, 7],
+        ),  # as much each
+        (32, [["one two three"], ["eleven twelve thirteen"]], [13, 19]),
+        (3, [["method", "protohar"], ["over", "fedavg"]], [6, 4]),  # titles stay whole
+        (9, [[""]], [0]),
+        (9, [], []),
+    ],
+)
+def test_width_is_shared(space, columns, widths):
+    assert share_width(space, columns) == widths

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from fedsense.comparing import Comparison
     from fedsense.result import Grid
 
-# On the screen names of methods up to this stay in one piece where there is room; a verdict has as much.
-NAME_WIDTH = 14
+NAME_WIDTH = 14  # in a table of scores names of methods up to this stay in one piece
 
 
 class Format(StrEnum):
@@ -143,6 +142,21 @@ def _show(found: Comparison) -> None:
         console.print(f"note: {note}", markup=False)
 
 
+def share_width(space: int, columns: list[list[str]]) -> list[int]:
+    """How wide columns of words are, so that as few words as can be are broken: as much for each as is left for it."""
+    title = [len(column[0]) for column in columns]
+    word = [max(len(one) for cell in column for one in [*cell.split(), ""]) for column in columns]
+    whole = [max(map(len, column)) for column in columns]
+    least, most = (word, whole) if sum(word) <= space else (title, word)
+    widths = least
+    for level in range(max(most, default=0) + 1):
+        wider = [min(top, max(bottom, level)) for bottom, top in zip(least, most, strict=True)]
+        if sum(wider) > space:
+            break
+        widths = wider
+    return widths
+
+
 def show_grid(console: object, grid: Grid, stacked: bool = False) -> None:
     """A table and its caption; ``stacked``: a column's view above its metric."""
     from rich.box import SIMPLE_HEAD
@@ -154,21 +168,22 @@ def show_grid(console: object, grid: Grid, stacked: bool = False) -> None:
 
     assert isinstance(console, Console)
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0 if stacked else (0, 1, 0, 0))
-    longest = [max(map(len, column)) for column in zip(*grid.rows, strict=True)] or [0] * len(grid.header)
+    columns = [[title, *cells] for title, *cells in zip(grid.header, *grid.rows, strict=True)]
     words = [not number or column in WORDS for number, column in enumerate(grid.header)]
-    names = [column in ("method", "over") for column in grid.header]
-    # What numbers leave is for names and for what is told (verdicts): these fold, and names, too, before any is lost.
-    numbers = sum(max(len(c), n) for c, n, text in zip(grid.header, longest, words, strict=True) if not text)
-    told = NAME_WIDTH * (sum(words) - sum(names))  # no less: a table too wide takes from its widest column first
-    room = max((console.width - numbers - 2 * len(words) - told) // max(sum(names), 1), 6)
-    for column, most, text, name in zip(grid.header, longest, words, names, strict=True):
+    numbers = sum(max(map(len, column)) for column, text in zip(columns, words, strict=True) if not text)
+    told = [column for column, text in zip(columns, words, strict=True) if text]
+    widths = iter(share_width(console.width - numbers - 2 * (len(words) - 1), told))
+    for (title, *cells), text in zip(columns, words, strict=True):
+        width = next(widths) if text else None
+        if stacked:
+            title, width = title.replace(" ", "\n", 1), None
         table.add_column(
-            column.replace(" ", "\n", 1) if stacked else column,
+            title,
             justify="left" if text else "right",
             overflow="fold",
             no_wrap=not text,
-            min_width=min(most, NAME_WIDTH, room) if name else None,
-            max_width=room if name and not stacked else None,
+            width=width,
+            min_width=min(max(map(len, cells), default=0), NAME_WIDTH) if stacked and text else None,
         )
     for row in grid.rows:
         table.add_row(*map(escape, row))
