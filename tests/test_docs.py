@@ -99,6 +99,15 @@ def test_links_lead_somewhere():
                 assert (page.parent / unquote(target)).exists(), f"{page.name}: {target}"
 
 
+def test_every_page_is_found_from_the_first():
+    index = ROOT / "docs" / "README.md"
+    linked = {(index.parent / to).resolve() for to in re.findall(r"\]\(([^)#]+)\)", index.read_text())}
+    linked |= {
+        (page.parent / to).resolve() for page in [*linked] for to in re.findall(r"\]\(([^)#]+)\)", page.read_text())
+    }
+    assert [str(page) for page in PAGES if page.resolve() not in linked | {index.resolve()}] == []
+
+
 def test_commands_for_the_papers_name_recipes_and_settings_that_exist():
     """They run too long to be run here; a name that is wrong is refused when the recipe is read."""
     commands = re.findall(r"`(fedsense run [^`]+)`", (ROOT / "docs" / "how-to" / "papers.md").read_text())
