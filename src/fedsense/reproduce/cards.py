@@ -105,6 +105,7 @@ class Item(Cell):
     rows: tuple[Row, ...] = ()
     shows: str = ""  # of a figure: what is in it, and that the paper prints no numbers
     draw: Draw | None = None
+    axis: str = ""  # of lines: what is under them, if not the title
     classes: tuple[str, ...] = ()  # of an embedding: only these
     own: str = ""  # a figure that plain runs do not give: the name of what does (reproduce/own); columns are its own
     note: str = ""

@@ -119,7 +119,7 @@ def origin(folders: Iterable[Path], command: str = "") -> str:
     parts = [
         "; ".join(f"`{text}`" for text in commands) or "command not written down",
         "commit " + (", ".join(_distinct(s["commit"] or "unknown" for s in found)) or "not written down"),
-        ", ".join(_distinct(s["machine"] for s in found)) or "machine not written down",
+        " and ".join(_distinct(s["machine"] for s in found)) or "machine not written down",
         f"{len(every)} run{'s' * (len(every) != 1)} in {duration(seconds)}" if found else f"{len(every)} runs",
         ", ".join(_distinct(s["at"][:10] for s in found)),
     ]

@@ -107,7 +107,7 @@ def _lines(item: Item, entries: Sequence[Entry], lines: Sequence[Line]) -> Figur
     unit = item.unit if item.measure == "score" else f"{item.measure}, {item.unit}"
     panels[0].set_ylabel(f"{entries[0].cell.metric}, {unit}" if item.measure == "score" else unit)
     panels[0].legend(fontsize=8, frameon=False)
-    figure.supxlabel(item.title, fontsize=9)
+    figure.supxlabel(item.axis or item.title, fontsize=9)
     return figure
 
 
