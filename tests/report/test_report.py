@@ -199,13 +199,53 @@ def test_equal_means_are_no_win_and_whom_methods_harm_is_named(tmp_path):
     assert [row[4] for row in tables(found, "Against Local")[0]["rows"]] == ["0.0", "−10.2"]
 
 
+def test_scores_are_paired_by_seed(tmp_path):
+    """fedx, seeds 0 and 1, local, seeds 1 and 2: in seed 1 ann gains 10 points and bob loses 20. Of fedy, seed 3,
+    and local nothing is said."""
+    for seed, ann, bob in ((1, 0.5, 0.5), (2, 0.9, 0.9)):
+        made(tmp_path, "local", {"ann": ann, "bob": bob}, seed=seed, synthetic=False)
+    for seed, ann, bob in ((0, 0.1, 0.1), (1, 0.6, 0.3)):
+        made(tmp_path, "fedx", {"ann": ann, "bob": bob}, seed=seed, synthetic=False)
+    found = document("some", results(tmp_path))
+    assert found["summary"][1] == (
+        "local has the highest mean personal accuracy, 50.0 % over clients (round 1, seed 1, which all were run with): "
+        "5.0 points above fedx."
+    )
+    assert found["summary"][2].endswith("1 client better in personal accuracy and 1 worse. Harmed: bob (−20.0).")
+    assert found["gain"]["personal"]["accuracy"] == {"fedx": pytest.approx([0.1, -0.2])}
+    assert [row[1:5] for row in tables(found, "Against Local")[0]["rows"]] == [["1", "1", "0", "−5.0"]]
+    made(tmp_path, "fedy", {"ann": 0.9, "bob": 0.9}, seed=3, synthetic=False)
+    found = document("none", results(tmp_path))
+    assert found["summary"][1] == "Methods were run with different seeds, and so their means are not compared."
+    assert (found["local"]["fedx"], found["local"]["fedy"]) == ("local", None)
+    assert "fedy" not in found["gain"]["personal"]["accuracy"]
+
+
+def test_who_harms_most_is_named_first_and_nobody_is_left_out(tmp_path):
+    """Six methods beside the best: the five that harm somebody by how much, and one that harms nobody."""
+    made(tmp_path, "local", {"ann": 0.5, "bob": 0.5})
+    made(tmp_path, "best", {"ann": 0.9, "bob": 0.9})
+    for name, ann in (("a", 0.4999), ("b", 0.48), ("c", 0.47), ("d", 0.46), ("e", 0.1)):
+        made(tmp_path, name, {"ann": ann, "bob": 0.8})
+    made(tmp_path, "kind", {"ann": 0.5, "bob": 0.6})
+    assert document("all", results(tmp_path))["summary"][3] == (
+        "e harms ann (−40.0); d harms ann (−4.0); c harms ann (−3.0); b harms ann (−2.0); "
+        "1 more method harms somebody less, as the table has it; kind harms nobody."
+    )
+    for name in "bcde":
+        made(tmp_path, name, {"ann": 0.5, "bob": 0.8})
+    assert document("all", results(tmp_path))["summary"][3] == (
+        "a harms ann (by less than 0.1); b, c, d, e and kind harm nobody."
+    )
+
+
 def test_of_local_alone_there_is_nothing_to_compare(tmp_path):
     made(tmp_path, "local", {"ann": 0.5})
     assert ["Gain over Local", "there is nothing to compare Local with"] in document("one", results(tmp_path))[
         "left_out"
     ]
     made(tmp_path, "fedx", {"ann": 0.5}, federation="easy")
-    why = "no method has a run of Local on the same data beside it"
+    why = "no method has a run of Local on the same data, with the same seed, beside it"
     assert ["Gain over Local", why] in document("two", results(tmp_path))["left_out"]
 
 

@@ -18,7 +18,7 @@ from fedsense.engine.record import whole_lines, without_nan
 from fedsense.errors import UserError
 from fedsense.evaluation.metrics import LOWER_IS_BETTER
 from fedsense.evaluation.summary import POOLED, Row
-from fedsense.report.words import TITLES, summary
+from fedsense.report.words import TITLES, client_gains, summary
 from fedsense.result import Result, by_dataset, comparison, costs, each_dataset, same_clients
 
 Matrix = NDArray[np.float64]  # client, evaluated round
@@ -84,6 +84,7 @@ def document(
         "about": _about(runs),
         "curves": _nest({key: _band(seeds) for key, seeds in cubes.items()}),
         "final": _nest({key: _numbers(values) for key, values in _final(scored, people).items()}),
+        "gain": _nest({key: _numbers(values) for key, values in _gains(scored, people, text.local).items()}),
         "heat": _nest(_heat(cubes)),
         "bytes": _each(runs, _bytes),
         "time": _each(runs, _time),
@@ -208,6 +209,18 @@ def _final(runs: Iterable[Run], people: People) -> dict[Key, list[float]]:
             values = [row.clients.get(who, math.nan) for who in people[row.view][run.result.dataset]]
             each.setdefault((row.view, row.metric, run.method), []).append(values)
     return {key: [_mean(of) for of in zip(*seeds, strict=True)] for key, seeds in each.items()}
+
+
+def _gains(runs: Iterable[Run], people: People, local: Mapping[str, str | None]) -> dict[Key, list[float]]:
+    """What every client gains over Local, of finished runs, with the seeds both were run with."""
+    given = [(run.result, run.about, run.rows) for run in _finished(runs)]
+    found: dict[Key, list[float]] = {}
+    data = {result.method: result.dataset for result, _, _ in given}
+    for view, metric in dict.fromkeys((row.view, row.metric) for _, _, rows in given for row in rows):
+        for method, alone in local.items():
+            if alone and (gain := client_gains(given, method, alone, view, metric)):
+                found[view, metric, method] = [gain.get(who, math.nan) for who in people[view][data[method]]]
+    return found
 
 
 def _heat(cubes: Mapping[Key, Seeds]) -> dict[Key, Document]:
@@ -343,7 +356,7 @@ def _why_no_gain(runs: Sequence[Run]) -> str:
         return "there is nothing to compare Local with"
     if not _finished(alone) or not _finished(others):
         return "a run of Local and one to compare with it must be finished first"
-    return "no method has a run of Local on the same data beside it"
+    return "no method has a run of Local on the same data, with the same seed, beside it"
 
 
 def _finished(runs: Iterable[Run]) -> list[Run]:

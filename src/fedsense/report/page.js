@@ -363,10 +363,7 @@ const final = (method, view = now.view) => ((D.final[view] || {})[now.metric] ||
 const heat = (method) => ((D.heat[now.view] || {})[now.metric] || {})[method];
 const MOST_DOTS = 2000; // of a method
 const lost = (v) => v < -1e-9;
-function gains(method) {
-  const mine = final(method), local = D.local[method] && final(D.local[method]);
-  return mine && local ? mine.map((v, i) => (known(v) && known(local[i]) ? (lowerIsBetter() ? local[i] - v : v - local[i]) : null)) : null;
-}
+const gains = (method) => ((D.gain[now.view] || {})[now.metric] || {})[method] || null; // over Local, with the seeds both were run with
 const mean = (values) => { const all = values.filter(known); return all.length ? all.reduce((a, b) => a + b, 0) / all.length : null; };
 const series = (found) => shown(found).map((m) => ({ name: m, ...look(m), ...found[m] }));
 const curvePanels = () => Object.keys(D.views).filter((v) => (D.curves[v] || {})[now.metric]).map((v) => ({ title: D.views[v], series: series(D.curves[v][now.metric]) }));

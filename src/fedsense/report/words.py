@@ -68,20 +68,21 @@ def summary(runs: Sequence[Given], selection: str | None = None) -> Words:
 def _speak(said: Words, runs: Sequence[Given], where: str) -> None:
     """What came out of finished runs on the same data, by the first view and metric."""
     view, metric = runs[0][2][0].view, runs[0][2][0].metric
-    order, clients = _ranked(runs, view, metric), _clients(runs, view, metric)
+    order = _ranked(runs, view, metric)
     said.best = said.best or (order[0] if order else None)
     said.paragraphs.append(where + _best(runs, order, view, metric))
-    against = {method: local for method, local in said.local.items() if local and {method, local} <= clients.keys()}
-    if against:
+    gains = {m: client_gains(runs, m, local, view, metric) for m, local in said.local.items() if local}
+    gains = {method: gain for method, gain in gains.items() if gain}  # who shares no client with Local has none
+    if gains:
         title = f"{where}against Local, client by client" if where else "Against Local, client by client"
-        grid = _gains(clients, against, view, metric)
+        grid = _gains(gains, view, metric)
         rows = [[row[0].removesuffix(f" · {runs[0][0].dataset}"), *row[1:]] for row in grid.rows]
         said.grids.append((title, replace(grid, rows=rows)))
-        chosen = [method for method in order if method in against]
-        if chosen:
-            said.paragraphs.append(_who_lost(clients, chosen[0], against[chosen[0]], view, metric))
-        others = {m: _gain(clients[m], clients[against[m]], metric) for m in chosen[1 : 1 + BESIDE]}
-        if others := {m: gain for m, gain in others.items() if gain}:  # who shares no client with Local has none
+        best = next((method for method in order if method in gains), None)
+        if best:
+            said.paragraphs.append(_who_lost(gains[best], best, str(said.local[best]), view, metric))
+        others = {method: gain for method, gain in gains.items() if method != best}
+        if others:
             said.paragraphs.append(_also_lost(others, metric))
 
 
@@ -196,9 +197,18 @@ def _by_dataset(runs: Sequence[Given]) -> dict[str, list[Given]]:
 
 
 def _best(runs: Sequence[Given], order: Sequence[str], view: str, metric: str) -> str:
+    with_seeds = {m: {result.seed for result, _, _ in runs if result.method == m} for m in order}
+    common = set.intersection(*with_seeds.values()) if order else set()
+    if order and not common:
+        return "Methods were run with different seeds, and so their means are not compared."
+    which = ""
+    if len(set(map(frozenset, with_seeds.values()))) > 1:  # those that all were run with
+        which = f", seed{'s' * (len(common) > 1)} {_listed(map(str, sorted(common)), 6)}, which all were run with"
+        runs = [run for run in runs if run[0].seed in common]
+        order = _ranked(runs, view, metric)
     seeds = {method: _by_seed(runs, method, view, metric) for method in order}
     rows = [row for _, _, rows in runs for row in rows if (row.view, row.metric) == (view, metric)]
-    when = _listed(sorted({f"round {row.round}" for row in rows}), 3)
+    when = _listed(sorted({f"round {row.round}" for row in rows}), 3) + which
     if not order:
         return f"No {view} {metric} is defined."
     first = order[0]
@@ -221,8 +231,7 @@ def _best(runs: Sequence[Given], order: Sequence[str], view: str, metric: str) -
     return text
 
 
-def _who_lost(clients: Mapping[str, Mapping[str, float]], method: str, local: str, view: str, metric: str) -> str:
-    gain = _gain(clients[method], clients[local], metric)
+def _who_lost(gain: Mapping[str, float], method: str, local: str, view: str, metric: str) -> str:
     won, lost, same = _counted(gain)
     text = f"Beside {local}, {method} makes {_count(won, 'client')} better in {view} {metric} and {lost} worse"
     text += f"; {same} stay{'s' * (same == 1)} the same." if same else "."
@@ -230,15 +239,27 @@ def _who_lost(clients: Mapping[str, Mapping[str, float]], method: str, local: st
 
 
 def _also_lost(gains: Mapping[str, Mapping[str, float]], metric: str) -> str:
-    return "; ".join(f"{method} harms {_harmed(gain, metric) or 'nobody'}" for method, gain in gains.items()) + "."
+    """Who harms somebody most first, and then who harms nobody."""
+    harming = sorted((min(gain.values()), method) for method, gain in gains.items() if _counted(gain)[1])
+    told = [f"{method} harms {_harmed(gains[method], metric)}" for _, method in harming[:BESIDE]]
+    if len(harming) > BESIDE:
+        more = len(harming) - BESIDE
+        told.append(f"{_count(more, 'more method')} harm{'s' * (more == 1)} somebody less, as the table has it")
+    kind = [method for method, gain in gains.items() if not _counted(gain)[1]]
+    return "; ".join([*told, *([f"{_listed(kind, 8)} harm{'s' * (len(kind) == 1)} nobody"] if kind else [])]) + "."
 
 
 def _harmed(gain: Mapping[str, float], metric: str) -> str:
     """Clients that lost, who lost most first."""
     harmed = sorted((value, who) for who, value in gain.items() if value < -ALIKE)
-    names = [f"{who} ({_signed(value, metric)})" for value, who in harmed[:NAMED]]
+    names = [f"{who} ({_lost(value, metric)})" for value, who in harmed[:NAMED]]
     rest = len(harmed) - NAMED
     return ", ".join(names) + (f" and {_count(rest, 'other')}" if rest > 0 else "")
+
+
+def _lost(value: float, metric: str) -> str:
+    told = _signed(value, metric)  # what would be told as 0.0 is a loss all the same
+    return told if told.startswith("−") else f"by less than {told[:-1]}1"
 
 
 def _reservations(runs: Sequence[Given]) -> list[str]:
@@ -258,7 +279,13 @@ def _reservations(runs: Sequence[Given]) -> list[str]:
 
 
 def _references(runs: Sequence[Given]) -> dict[str, str | None]:
-    """Of each method the Local run on the same data beside it in its experiment; or, if there is only one, that."""
+    """Of each method the Local run on the same data beside it in its experiment; or, if there is only one, that.
+
+    None where the two have no seed in common.
+    """
+    seeds: dict[str, set[int]] = {}
+    for result, _, _ in runs:
+        seeds.setdefault(result.method, set()).add(result.seed)
     alone = [result for result, about, _ in runs if about.get("method") == "local"]
     labels = {result.method for result in alone}
     found: dict[str, str | None] = {}
@@ -269,27 +296,31 @@ def _references(runs: Sequence[Given]) -> dict[str, str | None]:
         ]
         choices = beside or list(dict.fromkeys(one.method for one in same))
         if result.method not in labels:
-            found[result.method] = found.get(result.method) or (choices[0] if beside or len(choices) == 1 else None)
+            choice = choices[0] if beside or len(choices) == 1 else None
+            with_seed = choice if choice and seeds[choice] & seeds[result.method] else None
+            found[result.method] = found.get(result.method) or with_seed
     return found
 
 
-def _clients(runs: Iterable[Given], view: str, metric: str) -> dict[str, dict[str, float]]:
-    """method → client → score, mean over seeds."""
-    each: dict[str, dict[str, list[float]]] = {}
+def client_gains(runs: Iterable[Given], method: str, local: str, view: str, metric: str) -> dict[str, float]:
+    """How much better each client is with a method than alone: mean over the seeds both were run with."""
+    sign = -1 if metric in LOWER_IS_BETTER else 1
+    each: dict[str, dict[int, Mapping[str, float]]] = {method: {}, local: {}}
     for result, _, rows in runs:
         for row in rows:
-            if (row.view, row.metric) == (view, metric):
-                for who, value in row.clients.items():
-                    each.setdefault(result.method, {}).setdefault(who, []).append(value)
-    return {method: {who: float(np.mean(v)) for who, v in of.items()} for method, of in each.items()}
+            if result.method in each and (row.view, row.metric) == (view, metric):
+                each[result.method][result.seed] = row.clients
+    found: dict[str, list[float]] = {}
+    for seed in each[method].keys() & each[local].keys():
+        mine, alone = each[method][seed], each[local][seed]
+        for who in mine.keys() & alone.keys():
+            found.setdefault(who, []).append(sign * (mine[who] - alone[who]))
+    return {who: float(np.mean(found[who])) for who in sorted(found)}
 
 
-def _gains(clients: Mapping[str, Mapping[str, float]], against: Mapping[str, str], view: str, metric: str) -> Grid:
+def _gains(gains: Mapping[str, Mapping[str, float]], view: str, metric: str) -> Grid:
     body = []
-    for method, local in against.items():
-        gain = _gain(clients[method], clients[local], metric)
-        if not gain:
-            continue
+    for method, gain in gains.items():
         won, lost, same = _counted(gain)
         worst = min(gain, key=gain.__getitem__)
         mean = _signed(float(np.mean([*gain.values()])), metric)
@@ -319,12 +350,6 @@ def _cell(values: Sequence[float], metric: str) -> str:
         return "–"
     mean = f"{scale * float(np.mean(values)):.{digits}f}"
     return f"{mean}±{scale * float(np.std(values, ddof=1)):.{digits}f}" if len(values) > 1 else mean
-
-
-def _gain(mine: Mapping[str, float], alone: Mapping[str, float], metric: str) -> dict[str, float]:
-    """Of each client how much better it is than alone."""
-    sign = -1 if metric in LOWER_IS_BETTER else 1
-    return {who: sign * (value - alone[who]) for who, value in mine.items() if who in alone}
 
 
 def _counted(gain: Mapping[str, float]) -> tuple[int, int, int]:
