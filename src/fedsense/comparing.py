@@ -25,6 +25,11 @@ from fedsense.evaluation.worth import Worth, worth
 from fedsense.experiment import find_experiments
 from fedsense.result import Result, Spread, each_dataset, fingerprint, same_clients, tell_apart
 
+LAST_INSTEAD = (
+    "the recipe shows the round that is best on test data, which is no fair test; here the last round counts "
+    "(--summary best-on-test if you want the other)"
+)
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -33,7 +38,7 @@ class Comparison:
     results: list[Result] = field(repr=False)
     view: str
     metric: str
-    selection: str | None  # as asked; None is what each run's recipe says
+    selection: str | None  # None is what each run's recipe says
     against: str | None
     weighted: bool
     spread: Spread  # what the deviations of the table of scores are over
@@ -104,6 +109,8 @@ def compare_results(
     if spread not in get_args(Spread):
         raise UserError(f"there is no spread over '{spread}'; {nearest(spread, get_args(Spread))}")
     results = tell_apart(results)
+    as_shown = selection is None and {result.summary for result in results} == {"best-on-test"}
+    selection = "final" if as_shown else selection
     rows = {id(result): result.rows(selection) for result in results}
     view, metric, notes = _choose(results, rows, view, metric)
     lower = metric in LOWER_IS_BETTER
@@ -111,7 +118,7 @@ def compare_results(
     if against is not None and against not in methods:
         raise UserError(f"there is no method '{against}' among these runs; {nearest(against, methods)}")
     _refuse_differing_data(results)
-    notes += _notes(results, rows)
+    notes += [LAST_INSTEAD] * as_shown + _notes(results, rows)
     same = {dataset: same_clients(of) for dataset, of in each_dataset(results).items()}
     alone = {r.method for r in results if r.algorithm == "local"}
     done = [result for result in results if result.finished]

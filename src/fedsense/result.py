@@ -378,7 +378,7 @@ def _caption(scored: Sequence[Result], rows: Sequence[Row], weighted: bool, spre
     what = "mean weighted by clients' test samples" if weighted else "mean"
     if spread == "seeds":
         what += " ± standard deviation over seeds" * (many > 1)
-    elif not weighted:
+    elif not weighted and any(len(row.clients) > 1 for row in rows):
         what += " ± standard deviation over clients" + " of a seed" * (many > 1)
     parts = [
         what,

@@ -272,7 +272,12 @@ def test_runs_that_cannot_be_compared(here, tmp_path):
     assert here("compare", "a", "d", "--summary", "final")[0] == 0
 
 
-def test_test_data_choose_nothing_unless_asked(here, study):
+def test_test_data_choose_nothing_unless_asked(here, study, tmp_path):
+    write_study(tmp_path / "shown", summary="best-on-test")
+    _, out, _ = here("compare", "shown")
+    assert "here the last round counts" in out
+    assert {r["selection"] for r in document(here, "shown")["results"]} == {"final"}
+    assert "here the last round" not in here("compare", "shown", "--summary", "best-on-test")[1]
     assert "chosen on test data" not in here("compare", "study")[1]
     assert "chosen on test data, as asked" in here("compare", "study", "--summary", "best-on-test")[1]
     assert {r["selection"] for r in document(here, "study", "--summary", "validation")["results"]} == {"validation"}

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from test_compare import CLIENTS, document, write_run, write_study
 
-from fedsense.cli.compare import share_width, show_grid
+from fedsense.cli.compare import by_dataset, share_width, show_grid, side_by_side
 from fedsense.result import Grid
 
 VALUES = dict.fromkeys(CLIENTS, 0.5)
@@ -355,3 +355,37 @@ def test_words_are_broken_only_where_they_do_not_fit():
 )
 def test_width_is_shared(space, columns, widths):
     assert share_width(space, columns) == widths
+
+
+def shown(grid, stacked=False):
+    console = Console(width=80, file=io.StringIO())
+    show_grid(console, grid, stacked)
+    return console.file.getvalue()
+
+
+def test_no_score_is_cut_off():
+    """Three views by two metrics are too wide for 80 columns: the third view goes below, with the names again."""
+    views = ("personal", "generalisation", "global")
+    header = ["method", *(f"{view} {metric}" for view in views for metric in ("macro-f1", "accuracy"))]
+    rows = [[name, *(f"{10 * n + k}.5±10.5" for k in range(6))] for n, name in enumerate(("fedavg", "length 1 only"))]
+    text = shown(Grid(header, rows), stacked=True)
+    assert max(map(len, text.splitlines())) <= 80
+    assert {cell for row in rows for cell in row[1:]} <= set(text.split())
+    assert text.count("fedavg") == 2
+    assert [len(piece.header) for piece in side_by_side(Grid(header, rows), 80)] == [5, 3]
+    assert side_by_side(Grid(header, rows), 120) == [Grid(header, rows)]
+    narrow = side_by_side(Grid(header, rows), 28)  # a view is too wide, too
+    assert [head for piece in narrow for head in piece.header[1:]] == header[1:]
+
+
+def test_datasets_have_tables_of_their_own_where_words_would_be_broken():
+    header = ["dataset", "method", "over", "gain", "effect", "+/−", "p clients", "p", "verdict"]
+    numbers = ["+6.3 [+3.7, +8.7]", "+0.57", "71/28", "<0.001", "0.004"]
+    rows = [
+        [data, "hetfedrep", "local", *numbers, "hetfedrep is better"] for data in ("wisdm2019", "hapt", "wisdm2019")
+    ]
+    text = shown(Grid(header, rows))
+    assert [title for title, _ in by_dataset(Grid(header, rows), 80)] == ["wisdm2019", "hapt"]
+    assert max(map(len, text.splitlines())) <= 80
+    assert text.split().count("hetfedrep") == 6
+    assert [title for title, _ in by_dataset(Grid(header, rows), 120)] == [""]

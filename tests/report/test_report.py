@@ -423,6 +423,15 @@ def test_the_verdict_says_that_clients_are_too_few(tmp_path, clients, methods, w
     assert verdict(results(tmp_path)) == [f"No method is called better than another: {why}."]
 
 
+def test_rounds_chosen_on_test_data_are_shown_and_not_judged(tmp_path):
+    for seed in range(5):
+        for method in ("local", "fedx"):
+            made(tmp_path, method, dict.fromkeys(NAMES, 0.5), seed=seed, summary="best-on-test")
+    assert verdict(results(tmp_path))[0].startswith(
+        "No method is called better than another, last round, as the recipe's is chosen on test data: "
+    )
+
+
 def test_runs_that_are_summarised_differently_are_made_alike(here, tmp_path):
     """In round 1 everyone has 90 %, in round 2 50 %."""
     for method, which in {"local": "final", "fedx": "best-on-test"}.items():

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 import tarfile
 
@@ -11,6 +12,7 @@ import pytest
 from conftest import real
 from fedsense.cli import _run as cli
 from fedsense.engine.settings import HELD_OUT, VIEWS
+from fedsense.recipe import load_recipe
 from fedsense.reproduce.cards import Cell, load_card, papers
 from fedsense.reproduce.gallery import MARK, origin, plain_command
 from fedsense.reproduce.outcome import measured
@@ -168,11 +170,21 @@ def test_a_dry_run_says_what_would_be_run(place, capfd):
     assert here["methods"] == ["local", "fedavg"]
     assert (here["seeds"], here["rounds"], here["done"], here["lacking"]) == ([0, 1], 3, 0, [])
     assert there["lacking"] == ["hhar"]
-    assert figure["experiments"][0]["command"] == "fedsense run made-up.toml"
+    assert figure["experiments"][0]["command"] == "fedsense run made-up.toml --set 'method=[\"fedavg\"]'"
     assert by_hand["experiments"] == []
     (place / "card.toml").write_text(CARD.replace('draw = "curves"', 'draw = "counts"'))
     assert "drawn from the data alone; nothing is run" in reproduce(capfd, "card.toml", "F1", "--dry-run").out
     assert not (place / "runs").exists()
+
+
+@pytest.mark.parametrize(("paper", "item"), [("fedapa", "T5"), ("fedali", "T4"), ("flic", "T4"), ("protohar", "F10b")])
+def test_the_command_of_a_dry_run_runs_just_that(paper, item):
+    card = load_card(paper)
+    for one in make_plan(card, card.item(item), Ways("small", 2)).experiments.values():
+        fedsense, run, source, *words = shlex.split(one.command)
+        assert (fedsense, run, set(words[::2])) == ("fedsense", "run", {"--set"})
+        assert len({text.partition("=")[0] for text in words[1::2]}) == len(words) / 2, "each is said once"
+        assert load_recipe(source, words[1::2]) == one.recipe
 
 
 def test_mistakes_are_explained(place, capfd):

@@ -192,18 +192,16 @@ def _dry(plan: Plan, ways: Ways, folder: Path, lacking: list[dict[str, str]], sa
         return {"id": plan.item.id, "title": plan.item.title, "lacking": lacking, "experiments": told}
     for each in plan.experiments.values():
         labels, seeds = list(each.recipe.methods()), list(each.recipe.seeds)
-        overrides = [*each.overrides, *([] if ways.seeds is None else [f"seeds={seeds}"])]
-        words = ["fedsense", "run", each.source, *(w for text in overrides for w in ("--set", text))]
         runs = [r for results in read_runs(each, folder).values() for r in results]
         done = sum(result.finished for result in runs)
-        told.append({"folder": str(folder / each.name), "command": shlex.join(words), "methods": labels, "seeds": seeds,
+        told.append({"folder": str(folder / each.name), "command": each.command, "methods": labels, "seeds": seeds,
                      "rounds": each.recipe.rounds, "done": done, "lacking": list(each.lacking)})  # fmt: skip
         state = (
             f"waits for {', '.join(each.lacking)}"
             if each.lacking
             else f"{done} of {len(labels) * len(seeds)} runs done"
         )
-        say(f"  {each.name}: {', '.join(labels)}; seeds {seeds}; {each.recipe.rounds} rounds; {state}")
+        say(f"  {folder / each.name}: {', '.join(labels)}; seeds {seeds}; {each.recipe.rounds} rounds; {state}")
         say(f"    {told[-1]['command']}")
     return {"id": plan.item.id, "title": plan.item.title, "lacking": lacking, "experiments": told}
 

@@ -168,7 +168,7 @@ def _pairs(c: Comparison) -> Titled | None:
         [
             *([pair.dataset] if several else []),
             pair.first,
-            pair.second,
+            *([] if c.against else [pair.second]),  # the title says it
             f"{signed(c, pair.gain)} {_range(c, pair.low, pair.high)}".removesuffix(" –"),
             "–" if math.isnan(pair.effect) else f"{pair.effect:+.2f}".replace("-", "−"),
             f"{pair.gaining}/{pair.losing}",
@@ -193,7 +193,9 @@ def _pairs(c: Comparison) -> Titled | None:
         f"differ; clients: too few of these agree{_other_brackets(c)}){hidden}"
     )
     what = f"against {c.against}" if c.against else "all pairs"
-    return f"Which is better? {c.view} {c.metric}, {what}", Grid(_pair_header(several), body, caption)
+    return f"Which is better? {c.view} {c.metric}, {what}", Grid(
+        _pair_header(several, c.against is None), body, caption
+    )
 
 
 def _verdict(pair: Pair) -> str:
@@ -239,9 +241,9 @@ def _client_unit(c: Comparison) -> str:
     return "a unit is a client, its mean over seeds, or of a seed where seeds have clients of their own"
 
 
-def _pair_header(several: bool) -> list[str]:
+def _pair_header(several: bool, over: bool) -> list[str]:
     first = ["dataset"] if several else []
-    return [*first, "method", "over", "gain", "effect", "+/−", "p clients", "p", "verdict"]
+    return [*first, "method", *(["over"] if over else []), "gain", "effect", "+/−", "p clients", "p", "verdict"]
 
 
 def _overall(c: Comparison) -> Titled | None:

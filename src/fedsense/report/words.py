@@ -88,7 +88,7 @@ def _speak(said: Words, runs: Sequence[Given], where: str) -> None:
 
 def verdict(results: Sequence[Result], selection: str | None = None) -> list[str]:
     """What ``fedsense compare`` has to say of the runs that are done, in sentences."""
-    from fedsense.comparing import compare_results
+    from fedsense.comparing import LAST_INSTEAD, compare_results
 
     done = [result for result in results if result.finished]
     if len({result.method for result in done}) < 2:
@@ -97,6 +97,7 @@ def verdict(results: Sequence[Result], selection: str | None = None) -> list[str
         found = compare_results(done, selection)
     except UserError as error:
         return [f"Methods cannot be compared: {error}."]
+    when = ", last round, as the recipe's is chosen on test data" if LAST_INSTEAD in found.notes else ""
     tested = [pair for pair in found.pairs if pair.verdict != "not comparable"]
     if not tested:
         return ["Methods cannot be compared: no two have a seed in common."]
@@ -104,12 +105,12 @@ def verdict(results: Sequence[Result], selection: str | None = None) -> list[str
         (pair.winner, pair.second if pair.winner == pair.first else pair.first, abs(pair.gain)) for pair in found.wins
     ]
     if not wins:
-        return [f"No method is called better than another: {_why_none(tested)}."]
+        return [f"No method is called better than another{when}: {_why_none(tested)}."]
     named = [f"{better} over {worse} ({_signed(gain, found.metric)})" for better, worse, gain in wins[:SHOWN]]
     rest = f", and {len(wins) - SHOWN} pairs more" if len(wins) > SHOWN else ""
     pairs = _count(len(tested), "pair")
     how = f"signed ranks over clients, and a test over seeds and clients at once; Holm's correction for {pairs}"
-    return [f"Better beyond chance in {found.view} {found.metric}: {'; '.join(named)}{rest} ({how})."]
+    return [f"Better beyond chance in {found.view} {found.metric}{when}: {'; '.join(named)}{rest} ({how})."]
 
 
 def _why_none(tested: Sequence[Pair]) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from fedsense.data import find_dataset
 from fedsense.data.files import find_root
@@ -54,6 +56,25 @@ class Experiment:
     @property
     def datasets(self) -> str:
         return " + ".join(names_of(self.recipe))
+
+    @property
+    def command(self) -> str:
+        """What runs just this by itself: each setting once, and of methods and seeds those that are asked for."""
+        whole = _loaded(self.source, self.overrides)
+        last: dict[str, str] = {}
+        for text in self.overrides:
+            path = text.partition("=")[0].strip()
+            last.pop(path, None)  # its place is where it was said last
+            last[path] = text
+        if list(whole.methods()) != list(self.recipe.methods()):
+            last = {path: text for path, text in last.items() if path.split(".")[0] != "method"}
+            plain = [table["name"] if table.keys() == {"name"} else table for table in self.recipe.method]
+            last["method"] = f"method={_inline(plain)}"
+        if whole.seeds != self.recipe.seeds:
+            last["seeds"] = f"seeds={_inline(self.recipe.seeds)}"
+        return shlex.join(
+            ["fedsense", "run", self.source, *(word for text in last.values() for word in ("--set", text))]
+        )
 
 
 @dataclass
@@ -105,6 +126,15 @@ def reference(item: Item, cell: Cell) -> Cell:
     """What a drop is measured from: the same without what the item changes."""
     kept = tuple(text for text in cell.set if text not in item.set)
     return cell.model_copy(update={"set": kept, "measure": "score"})
+
+
+def _inline(value: Any) -> str:
+    """As TOML has it on one line."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}={_inline(entry)}" for key, entry in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_inline, value))}]"
+    return json.dumps(value, ensure_ascii=False)
 
 
 def names_of(recipe: Recipe) -> list[str]:
