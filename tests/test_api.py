@@ -264,7 +264,8 @@ def test_the_same_picture_is_the_same_file():
     from fedsense.report.figures import curves, svg
 
     result = run(rounds=2)
-    first, second = (svg(curves([result])) for _ in range(2))
+    first, second = (svg(curves([result]), "a < b") for _ in range(2))
     assert first == second
     assert first.startswith("<svg")
-    assert svg(curves([run(rounds=3)])) != first
+    assert svg(curves([run(rounds=3)]), "a < b") != first
+    assert "<title>a &lt; b</title>" in first

@@ -5,6 +5,7 @@ Why it is done like this: docs/adr/0012-comparing.md.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -202,6 +203,10 @@ def _notes(results: Sequence[Result], rows: Mapping[int, list[Row]]) -> list[str
         ends = sorted({r.done for r in of})
         if len(ends) > 1:
             notes.append(f"{dataset}: runs end after different numbers of rounds ({', '.join(map(str, ends))})")
+        if not any(r.algorithm == "local" for r in of):
+            notes.append(f"{dataset}: local was not run, so what clients gain over learning alone is not known")
+        if len({json.dumps(r.setup.get(" model"), sort_keys=True) for r in of}) > 1:
+            notes.append(f"{dataset}: runs had different networks, which may be what makes the difference")
         seeds = {m: tuple(sorted(r.seed for r in of if r.method == m)) for m in dict.fromkeys(r.method for r in of)}
         if len(set(seeds.values())) > 1:
             notes.append(f"{dataset}: methods were not run with the same seeds; two are compared on those they share")

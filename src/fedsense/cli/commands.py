@@ -150,7 +150,9 @@ def join(
         results.append((each.name, joined))
     if not results:
         raise UserError(f"nobody could join any run of {run}")
-    (folder / "curve.svg").write_text(svg(learning_curves([joined for _, joined in results])), encoding="utf-8")
+    (folder / "curve.svg").write_text(
+        svg(learning_curves([joined for _, joined in results]), "Scores over epochs of joining"), encoding="utf-8"
+    )
     if json_:
         points = {place: [vars(point) for point in joined.points] for place, joined in results}
         print(json.dumps(without_nan({"folder": str(folder), "runs": points}), indent=1))

@@ -126,9 +126,14 @@ def _draw(found: Comparison, picture: Path | None, frontier: Path | None) -> Non
     if picture is not None:
         if found.ranks.ranks is None:
             raise UserError(f"--picture {picture}: {found.ranks.why_not}; --frontier draws scores over their cost")
-        write_atomically(picture, svg(critical_difference(found.ranks)).encode())
+        write_atomically(
+            picture, svg(critical_difference(found.ranks), "Average ranks and their critical difference").encode()
+        )
     if frontier is not None:
-        write_atomically(frontier, svg(costs(found.costs, found.view, found.metric)).encode())
+        write_atomically(
+            frontier,
+            svg(costs(found.costs, found.view, found.metric), f"{found.view} {found.metric} over its costs").encode(),
+        )
 
 
 def _show(found: Comparison) -> None:

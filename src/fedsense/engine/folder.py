@@ -44,7 +44,7 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error}); choose another folder (--out)") from error
+        raise UserError(f"{path} cannot be read ({error}); mend it, or leave its folder for another") from error
 
 
 def without_folders(value: Any) -> Any:

@@ -17,7 +17,7 @@ from fedsense.bundle import Bundle
 from fedsense.engine.checkpoint import is_packed
 from fedsense.engine.folder import RUN_FILE, read_json
 from fedsense.engine.rounds import Engine
-from fedsense.errors import UserError
+from fedsense.errors import FedsenseError, UserError
 from fedsense.experiment import reopen
 from fedsense.federation import SPLITS, Federation
 from fedsense.report.gather import Document
@@ -71,7 +71,7 @@ def _open(result: Result, known: dict[Any, Federation], tell: Callable[[str], No
 
 def _why(error: Exception) -> str:
     text = " ".join(str(error).split()).rstrip(".")
-    return text if isinstance(error, UserError) and text else f"{type(error).__name__}: {text}"
+    return text if isinstance(error, FedsenseError) and text else f"{type(error).__name__}: {text}"
 
 
 def _counts(found: Document, engine: Engine, method: str) -> None:

@@ -24,7 +24,7 @@ from fedsense.report.words import TITLES
 from fedsense.result import Result
 
 # Okabe and Ito's colours, told apart with any kind of colour vision
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8B6914")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#882255")
 MANY_COLOURS = tuple(to_hex(colormaps["tab20"](i)) for i in (*range(0, 20, 2), *range(1, 20, 2)))  # the strong first
 BLUES = ListedColormap(colormaps["Blues"](np.linspace(0.25, 1, 256)))  # the fewest are still blue; none is white
 SMALL = 8  # points, of names
@@ -226,11 +226,11 @@ def _draw_scale(figure: Figure, image: AxesImage, scale: _Scale, height: float) 
     bar.set_label("samples (white: none)" if height > 1.4 else "samples", fontsize=SMALL)
 
 
-def svg(figure: Figure) -> str:
-    """The figure as an SVG element to stand in a page."""
+def svg(figure: Figure, title: str) -> str:
+    """The figure as an SVG element to stand in a page; the title is what is read aloud of it."""
     text = io.StringIO()
     with rc_context({"svg.hashsalt": "fedsense"}):  # the same picture is the same file
-        figure.savefig(text, format="svg", metadata={"Date": None})
+        figure.savefig(text, format="svg", metadata={"Date": None, "Title": title})
     whole = text.getvalue()
     return whole[whole.index("<svg") :]
 

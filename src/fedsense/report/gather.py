@@ -268,7 +268,7 @@ def _time(runs: Sequence[Run]) -> Document:
     return {
         **_over_seeds(rounds, [[of[r] for r in rounds] for of in each]),
         "seconds": _mean([of["seconds"] for of in total]),
-        "peak": max(of["peak_memory_bytes"] for of in total),
+        "peak": _mean([of["peak_memory_bytes"] for of in total]),
     }
 
 

@@ -24,6 +24,7 @@ const score = (v, metric = now.metric) => (!known(v) ? "–" : D.lower.includes(
 const tick = (v) => (lowerIsBetter() ? String(+v.toFixed(3)) : `${+(100 * v).toFixed(1)} %`);
 const points = (v) => (v < 0 ? "−" : "+") + (lowerIsBetter() ? Math.abs(v).toFixed(2) : `${Math.abs(100 * v).toFixed(1)} points`);
 const big = (v) => (v >= 1e9 ? `${(v / 1e9).toPrecision(3)} G` : v >= 1e6 ? `${(v / 1e6).toPrecision(3)} M` : v >= 1e3 ? `${(v / 1e3).toPrecision(3)} k` : `${+v.toPrecision(3)} `);
+const plural = (n, one) => `${n} ${one}${n === 1 ? "" : "s"}`;
 const colour = (i) => `var(--c${i % 8})`;
 const dash = (i) => ["", "7 3", "2 3", "9 3 2 3"][Math.floor(i / 8) % 4];
 const look = (method) => ({ colour: colour(D.methods.indexOf(method)), dash: dash(D.methods.indexOf(method)) });
@@ -406,7 +407,7 @@ figure("clients", "strip", {
     return tall;
   },
   rows: () => [["method", "client", now.metric, "gain over Local"], ...shown(D.final[now.view][now.metric]).flatMap((m) => { const gain = gains(m) || []; return final(m).map((v, i) => [m, people(m)[i], v, gain[i]]); })],
-  alt: () => shown(D.final[now.view][now.metric]).map((m) => `${m}: mean ${score(mean(final(m)))}` + (gains(m) ? `, ${gains(m).filter((v) => v > 1e-9).length} clients gain over Local and ${gains(m).filter(lost).length} lose` : "")).join(". "),
+  alt: () => shown(D.final[now.view][now.metric]).map((m) => `${m}: mean ${score(mean(final(m)))}` + (gains(m) ? `, ${plural(gains(m).filter((v) => v > 1e-9).length, "client")} better than alone and ${gains(m).filter(lost).length} worse` : "")).join(". "),
   caption: () => `A dot is a client, mean over seeds; a bar is the mean of all. ${Object.values(D.people[now.view]).some((who) => who.length > MOST_DOTS) ? "Of so many clients some are drawn. " : ""}Triangles that point down are clients who would be better off alone.`,
 });
 
@@ -454,7 +455,7 @@ figure("classes", "class-by-client", {
     return box.y + box.h + below + 4;
   },
   rows() { const of = this.counts(); return [["client", "class", "train", "val", "test"], ...of.clients.flatMap((who, k) => of.classes.map((name, r) => [who, name, of.train[k][r], of.val[k][r], of.test[k][r]]))]; },
-  alt() { const of = this.counts(), held = of.clients.map((_, k) => of.classes.filter((_, r) => this.count(r, k, "all")).length); return `${of.clients.length} clients hold ${Math.min(...held)} to ${Math.max(...held)} of ${of.classes.length} classes each.`; },
+  alt() { const of = this.counts(), held = of.clients.map((_, k) => of.classes.filter((_, r) => this.count(r, k, "all")).length); return `${plural(of.clients.length, "client")} hold ${[...new Set([Math.min(...held), Math.max(...held)])].join(" to ")} of ${of.classes.length} classes each.`; },
   caption() { return `Numbers of samples, colours by their logarithm; ${several() ? `${own(this, "dataset")}, ` : ""}as dealt with seed ${this.counts().seed}.`; },
 });
 
@@ -518,7 +519,8 @@ figure("space", "embeddings", {
   caption() { const e = D.embeddings[own(this, "method")]; return `Each client's own model, seed ${e.seed}: ${e.space} of ${e.label.length} test samples of ${e.clients.length} clients` + (e.proto_label.length ? `; stars: ${e.what}s.` : ".") + " Distances in a t-SNE plane are not to be trusted over long ways. Drag to look closer."; },
 });
 
-const driftPanels = () => shown(D.drift).map((m) => ({ title: m, series: Object.entries(D.drift[m]).map(([layer, of], i) => ({ name: layer, colour: colour(i), dash: dash(i), ...of })) }));
+const layers = () => [...new Set(shown(D.drift).flatMap((m) => Object.keys(D.drift[m])))]; // of one colour in all panels
+const driftPanels = () => shown(D.drift).map((m) => ({ title: m, series: Object.entries(D.drift[m]).map(([layer, of]) => { const i = layers().indexOf(layer); return { name: layer, colour: colour(i), dash: dash(i), ...of }; }) }));
 figure("space", "drift", {
   title: "How far prototypes moved",
   have: () => driftPanels().length > 0,
@@ -574,7 +576,7 @@ figure("together", "collaboration", {
   },
   rows() { const { g } = this.read(); return [["learner", "teacher", "class", "weight"], ...Object.entries(g.edges).flatMap(([name, of]) => of.map(([i, j, w]) => [g.who[i], g.who[j], name || "mean", w]))]; },
   alt() { const { g, top } = this.read(); return g.who.slice(0, 12).map((name, i) => `${name} learns most from ${top[i].length ? g.who[top[i][0][1]] : "nobody else"}`).join(", ") + (g.who.length > 12 ? ` and ${g.who.length - 12} more.` : "."); },
-  caption() { const { g } = this.read(); return `Weights of round ${g.round}, seed ${g.seed}. Arrows lead from each client's ${g.who.length > 60 ? "strongest teacher" : "three strongest teachers"} to it, the thicker, the stronger; the grid has all (a row learns, and adds up to 1). What a client takes from itself has no arrow. Point at a client to see only its own.`; },
+  caption() { const { g, table, high } = this.read(), self = Math.max(...table.map((row, i) => row[i] || 0)), mixed = !own(this, "class") && Object.keys(g.edges).length > 1; return `Weights of round ${g.round}, seed ${g.seed}${mixed ? ", mean over the classes a learner has: those whose classes few others have learn from few" : ""}. Arrows lead from each client's ${g.who.length > 60 ? "strongest teacher" : "three strongest teachers"} to it, the thicker, the stronger; the grid has all (a row learns, and adds up to 1). What a client takes from itself has no arrow${self > high ? `, and is up to ${self.toFixed(3)}, beyond the scale of colours` : ""}. Point at a client to see only its own.`; },
 });
 
 const groupsOf = (way) => [...new Set(shown(D.bytes).flatMap((m) => Object.keys(D.bytes[m][way])))];
@@ -600,7 +602,7 @@ figure("cost", "totals", {
     ({ title, fmt, bars: shown(D.time).map((m) => ({ name: m, parts: [["", D.time[m][key], look(m).colour]] })) }))),
   rows: () => [["method", "seconds", "peak bytes"], ...shown(D.time).map((m) => [m, D.time[m].seconds, D.time[m].peak])],
   alt: () => shown(D.time).map((m) => `${m}: ${D.time[m].seconds.toFixed(1)} s, ${big(D.time[m].peak)}B`).join(". "),
-  caption: () => "Seconds are summed over clients, mean over seeds; memory is the most of all seeds.",
+  caption: () => "Seconds are summed over clients; both are means over seeds.",
 });
 figure("cost", "time", {
   title: "Time, round by round",

@@ -23,7 +23,7 @@ def write(folder: Path, results: Sequence[Result]) -> None:
     found["left_out"].append(
         ["Confusion matrices, class × client, embeddings", f"they need models and recordings: fedsense report {folder}"]
     )
-    write_atomically(folder / "curves.svg", svg(curves(shown)).encode())
+    write_atomically(folder / "curves.svg", svg(curves(shown), f"{folder.name}: scores over rounds").encode())
     write_atomically(folder / "index.html", page(found).encode())
 
 

@@ -52,6 +52,8 @@ class Watched:
     """A folder of runs, finished or not; read again only where files have changed."""
 
     def __init__(self, folder: Path) -> None:
+        if folder.is_file():
+            raise UserError(f"{folder} is a file, in which nothing goes on; its page: fedsense report {folder}")
         end = time.monotonic() + PATIENCE  # a run that was begun beside this one may take a moment
         while not (found := self._holds_any(folder)) and time.monotonic() < end:
             time.sleep(0.1)

@@ -191,10 +191,15 @@ def load_card(paper: str) -> Card:
     file: Traversable | None = known.get(paper.lower())
     if file is None and Path(paper).is_file():
         file = Path(paper)
+    if file is None and paper.endswith(".toml"):
+        raise UserError(f"{paper}: there is no such file; a card's name will do as well: {', '.join(known)}")
     if file is None:
         raise UserError(f"there is no card of a paper '{paper}'; {nearest(paper.lower(), known)}")
     try:
-        return Card.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
+        tables = tomllib.loads(file.read_text(encoding="utf-8"))
+        if "method" in tables and "paper" not in tables:
+            raise UserError(f"{file} is a recipe, not the card of a paper; run it: fedsense run {file}")
+        return Card.model_validate(tables)
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{file} is not valid TOML: {error}") from error
     except ValidationError as error:

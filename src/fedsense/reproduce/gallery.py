@@ -275,7 +275,7 @@ def _study(name: str, results: Sequence[Result], paper: str, pictures: Path) -> 
     if unfinished:
         yield f"{unfinished} of {len(results) + to_come} runs are unfinished."
     if any(len(result.history) > 1 for result in results):
-        drawn = svg(curves(results)).encode()
+        drawn = svg(curves(results), f"{name}: scores over rounds").encode()
         if len(drawn) < MANY_BYTES:
             yield _picture(name, drawn, pictures / f"{_slug(name)}.svg")
     yield origin([result.folder for result in results if result.folder])
@@ -298,7 +298,11 @@ def _over_all(studies: Sequence[tuple[str, list[Result]]], pictures: Path) -> It
     if found.ranks.ranks is None:
         yield f"No ranks: {found.ranks.why_not}."
     else:
-        yield _picture("Critical difference", svg(critical_difference(found.ranks)).encode(), pictures / "ranks.svg")
+        yield _picture(
+            "Critical difference",
+            svg(critical_difference(found.ranks), "Average ranks and their critical difference").encode(),
+            pictures / "ranks.svg",
+        )
 
 
 def _why_not(card: Card, item: Item) -> str:

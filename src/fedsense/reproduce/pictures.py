@@ -31,7 +31,10 @@ def draw(plan: Plan, folder: Path, lines: Sequence[Line]) -> list[str]:
     if not entries or item.draw is None:
         return []
     if item.draw == "counts":
-        return [_write(folder, f"{item.id}-{_plain(e.column)}", _counts(plan, e)) for e in entries]
+        return [
+            _write(folder, f"{item.id}-{_plain(e.column)}", f"{item.title}: {e.column}", _counts(plan, e))
+            for e in entries
+        ]
     figure: Figure | None
     if item.draw == "lines":
         figure = _lines(item, entries, lines)
@@ -40,12 +43,12 @@ def draw(plan: Plan, folder: Path, lines: Sequence[Line]) -> list[str]:
         figure = {"curves": _curves, "clients": _clients, "embedding": _embedding, "confusion": _confusion}[item.draw](
             plan, entries, runs
         )
-    return [_write(folder, item.id, figure)] if figure else []
+    return [_write(folder, item.id, item.title, figure)] if figure else []
 
 
-def _write(folder: Path, name: str, figure: Figure) -> str:
+def _write(folder: Path, name: str, title: str, figure: Figure) -> str:
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / f"{name}.svg", svg(figure).encode())
+    write_atomically(folder / f"{name}.svg", svg(figure, title).encode())
     return f"{name}.svg"
 
 

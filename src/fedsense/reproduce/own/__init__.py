@@ -132,7 +132,7 @@ def make(job: Job, outcome: Outcome) -> Outcome:
     pictures = []
     for name, figure in figures.items():
         pictures.append(f"{job.item.id}{f'-{name}' if name else ''}.svg")
-        write_atomically(job.folder.parent / pictures[-1], svg(figure).encode())
+        write_atomically(job.folder.parent / pictures[-1], svg(figure, job.item.title).encode())
     return replace(outcome, lines=lines, pictures=pictures, runs=[{"folder": str(job.folder)}])
 
 
