@@ -1,5 +1,6 @@
 """The command line, as a user meets it: in processes of its own."""
 
+import errno
 import json
 import os
 import re
@@ -502,3 +503,12 @@ def test_help_and_version(tmp_path):
 def test_help_does_not_wait_for_torch(tmp_path):
     code = "import sys; from fedsense.cli import _run; _run(['run', '--help']); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, check=False).returncode == 0
+
+
+def test_a_full_disk_is_told_with_what_to_do(monkeypatch, capfd):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("fedsense.comparing.find_experiments", full)
+    assert cli(["compare", "runs/mine"]) == 1
+    assert "the disk is full. What runs had saved is kept" in capfd.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -9,7 +10,7 @@ import sys
 import warnings
 from typing import Any
 
-from fedsense.errors import FedsenseError, Interrupted, UserError
+from fedsense.errors import FedsenseError, Interrupted, RunFailed, UserError
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -30,11 +31,18 @@ def _run(arguments: list[str]) -> int:
     except (FedsenseError, OSError) as error:  # OSError: a folder that cannot be written, a full disk
         if os.environ.get("FEDSENSE_DEBUG"):
             raise
-        return _explain(error, arguments)
+        return _explain(_full_disk() if getattr(error, "errno", None) == errno.ENOSPC else error, arguments)
     except (MemoryError, RuntimeError) as error:
         if os.environ.get("FEDSENSE_DEBUG") or not _is_lack_of_memory(error):
             raise
         return _explain(UserError(f"{_out_of_memory(error)}, ask for fewer samples or clients"), arguments)
+
+
+def _full_disk() -> RunFailed:
+    return RunFailed(
+        "the disk is full. What runs had saved is kept: make room, and the same command (with --resume, if it is a run) "
+        "goes on. Models of finished runs take most of it; fedsense pack keeps what was measured, without them"
+    )
 
 
 def _is_lack_of_memory(error: MemoryError | RuntimeError) -> bool:
