@@ -40,8 +40,8 @@ def _run(arguments: list[str]) -> int:
 
 def _full_disk() -> RunFailed:
     return RunFailed(
-        "the disk is full. What runs had saved is kept: make room, and the same command (with --resume, if it is a run) "
-        "goes on. Models of finished runs take most of it; fedsense pack keeps what was measured, without them"
+        "the disk is full. What runs had saved is kept: make room, and the same command goes on (with --resume, if "
+        "it is a run). Models of finished runs take most of it; fedsense pack keeps what was measured, without them"
     )
 
 
