@@ -512,3 +512,12 @@ def test_a_full_disk_is_told_with_what_to_do(monkeypatch, capfd):
     monkeypatch.setattr("fedsense.comparing.find_experiments", full)
     assert cli(["compare", "runs/mine"]) == 1
     assert "the disk is full. What runs had saved is kept" in capfd.readouterr().err
+
+
+def test_a_file_that_cannot_be_written_is_told_in_words(monkeypatch, capfd):
+    def nowhere(*_):
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", "there/x.md.partial")
+
+    monkeypatch.setattr("fedsense.comparing.find_experiments", nowhere)
+    assert cli(["compare", "runs/mine"]) == 2
+    assert capfd.readouterr().err == "error: there/x.md: no such file or directory\n"

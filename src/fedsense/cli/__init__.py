@@ -38,6 +38,13 @@ def _run(arguments: list[str]) -> int:
         return _explain(UserError(f"{_out_of_memory(error)}, ask for fewer samples or clients"), arguments)
 
 
+def _in_words(error: OSError) -> str:
+    """Which file, and what of it; not the number the system has for it, nor the name it is written under at first."""
+    if error.filename is None or error.strerror is None:
+        return str(error)
+    return f"{str(error.filename).removesuffix('.partial')}: {error.strerror[0].lower()}{error.strerror[1:]}"
+
+
 def _full_disk() -> RunFailed:
     return RunFailed(
         "the disk is full. What runs had saved is kept: make room, and the same command goes on (with --resume, if "
@@ -72,10 +79,11 @@ def _command(arguments: list[str]) -> int:
 
 def _explain(error: FedsenseError | OSError, arguments: list[str]) -> int:
     """The message on standard error; with --json also a document for the program that asked."""
-    print(error if isinstance(error, Interrupted) else f"error: {error}", file=sys.stderr)
+    told = _in_words(error) if isinstance(error, OSError) else str(error)
+    print(told if isinstance(error, Interrupted) else f"error: {told}", file=sys.stderr)
     if "--json" in arguments:
         document: dict[str, Any] = {} if arguments[0] == "data" else {"results": [], "cost": [], "folder": None}
-        print(json.dumps({**document, "error": str(error)}))
+        print(json.dumps({**document, "error": told}))
     if isinstance(error, FedsenseError):
         return error.exit_code
     return 2 if isinstance(error, PermissionError | FileNotFoundError | FileExistsError | NotADirectoryError) else 1
