@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from test_compare import CLIENTS, document, write_run, write_study
 
-from fedsense.cli.compare import by_dataset, share_width, show_grid, side_by_side
+from fedsense.cli.grids import by_dataset, share_width, show_grid, side_by_side
 from fedsense.result import Grid
 
 VALUES = dict.fromkeys(CLIENTS, 0.5)

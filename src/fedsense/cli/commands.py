@@ -293,7 +293,7 @@ def _run(
 def _print_table(results: Sequence[Result]) -> None:
     from rich.console import Console
 
-    from fedsense.cli.compare import show_grid
+    from fedsense.cli.grids import show_grid
     from fedsense.result import comparison, costs
 
     console = Console(highlight=False)
