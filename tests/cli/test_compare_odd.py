@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from test_compare import CLIENTS, document, write_run, write_study
 
-from fedsense.cli.grids import by_dataset, share_width, show_grid, side_by_side
+from fedsense.cli.grids import dataset_by_dataset, share_width, show_grid, side_by_side
 from fedsense.result import Grid
 
 VALUES = dict.fromkeys(CLIENTS, 0.5)
@@ -385,7 +385,7 @@ def test_datasets_have_tables_of_their_own_where_words_would_be_broken():
         [data, "hetfedrep", "local", *numbers, "hetfedrep is better"] for data in ("wisdm2019", "hapt", "wisdm2019")
     ]
     text = shown(Grid(header, rows))
-    assert [title for title, _ in by_dataset(Grid(header, rows), 80)] == ["wisdm2019", "hapt"]
+    assert [title for title, _ in dataset_by_dataset(Grid(header, rows), 80)] == ["wisdm2019", "hapt"]
     assert max(map(len, text.splitlines())) <= 80
     assert text.split().count("hetfedrep") == 6
-    assert [title for title, _ in by_dataset(Grid(header, rows), 120)] == [""]
+    assert [title for title, _ in dataset_by_dataset(Grid(header, rows), 120)] == [""]

@@ -22,7 +22,7 @@ def show_grid(console: object, grid: Grid, stacked: bool = False) -> None:
     if stacked:
         pieces = [("", piece) for piece in side_by_side(grid, console.width)]
     else:
-        pieces = by_dataset(grid, console.width)
+        pieces = dataset_by_dataset(grid, console.width)
     for title, piece in pieces:
         if title:
             console.print(title, markup=False)
@@ -56,7 +56,7 @@ def side_by_side(grid: Grid, space: int) -> list[Grid]:
                     rows=[[row[n] for n in names + line] for row in grid.rows]) for line in lines]  # fmt: skip
 
 
-def by_dataset(grid: Grid, space: int) -> list[tuple[str, Grid]]:
+def dataset_by_dataset(grid: Grid, space: int) -> list[tuple[str, Grid]]:
     """The table; or one for each dataset, its name above it, where words would have to be broken otherwise."""
     if "dataset" not in grid.header or _words_fit(grid, space):
         return [("", grid)]

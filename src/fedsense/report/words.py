@@ -88,7 +88,7 @@ def _speak(said: Words, runs: Sequence[Given], where: str) -> None:
 
 def verdict(results: Sequence[Result], selection: str | None = None) -> list[str]:
     """What ``fedsense compare`` has to say of the runs that are done, in sentences."""
-    from fedsense.comparing import LAST_INSTEAD, compare_results
+    from fedsense.comparing import compare_results
 
     done = [result for result in results if result.finished]
     if len({result.method for result in done}) < 2:
@@ -97,7 +97,7 @@ def verdict(results: Sequence[Result], selection: str | None = None) -> list[str
         found = compare_results(done, selection)
     except UserError as error:
         return [f"Methods cannot be compared: {error}."]
-    when = ", last round, as the recipe's is chosen on test data" if LAST_INSTEAD in found.notes else ""
+    when = ", last round, as the recipe's is chosen on test data" if found.selection != selection else ""
     tested = [pair for pair in found.pairs if pair.verdict != "not comparable"]
     if not tested:
         return ["Methods cannot be compared: no two have a seed in common."]
